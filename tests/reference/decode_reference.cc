@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/reference/decode_reference.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numbers>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "tests/reference/number_formats.h"
+#include "tests/reference/tile_math.h"
+
+namespace mla::reference {
+
+static_assert(kTile == kTileOfTokens);
+
+namespace {
+
+constexpr double kNegInf = -std::numeric_limits<double>::infinity();
+constexpr int kHeadsPerTask = 32;
+
+int64_t value_or(int64_t value, int64_t fallback) { return value != 0 ? value : fallback; }
+
+// Reads one row of a cache or of q into doubles, `step` apart.
+void decode_row(const uint8_t* row, Format format, int count, double* out, int step) {
+  if (format == Format::kE4M3) {
+    const double* table = e4m3_table();
+    for (int d = 0; d < count; ++d) out[static_cast<size_t>(d) * step] = table[row[d]];
+  } else {
+    for (int d = 0; d < count; ++d) {
+      uint16_t code;
+      std::memcpy(&code, row + 2 * d, 2);
+      out[static_cast<size_t>(d) * step] = bf16_to_float(code);
+    }
+  }
+}
+
+// Resolves cache positions to the bytes of keys and values.
+class Cache {
+ public:
+  explicit Cache(const DecodeProblem& p)
+      : p_(p),
+        bytes_(p.kv_format == Format::kE4M3 ? 1 : 2),
+        k_token_(value_or(p.kv_token_stride, kDepthK * bytes_)),
+        k_page_(value_or(p.kv_page_stride, k_token_ * p.page_size)),
+        v_token_(p.v ? value_or(p.v_token_stride, kDepthV * bytes_) : k_token_),
+        v_page_(p.v ? value_or(p.v_page_stride, v_token_ * p.page_size) : k_page_),
+        table_stride_(value_or(p.page_table_stride, p.max_pages_per_seq)) {}
+
+  // Page id of a position, or -1 when it is outside the pool.
+  int64_t page(int request, int64_t position) const {
+    const int64_t id = p_.page_table[request * table_stride_ + position / p_.page_size];
+    return id >= 0 && id < p_.pages ? id : -1;
+  }
+  const uint8_t* key(int64_t page, int64_t position) const {
+    return static_cast<const uint8_t*>(p_.kv) + page * k_page_ + position % p_.page_size * k_token_;
+  }
+  const uint8_t* value(int64_t page, int64_t position) const {
+    const void* base = p_.v ? p_.v : p_.kv;
+    return static_cast<const uint8_t*>(base) + page * v_page_ + position % p_.page_size * v_token_;
+  }
+
+ private:
+  const DecodeProblem& p_;
+  int64_t bytes_, k_token_, k_page_, v_token_, v_page_, table_stride_;
+};
+
+// Unnormalised attention of some rows over a range of tiles.
+struct Partial {
+  std::vector<double> acc;  // [rows, 512]
+  std::vector<double> max;  // log2, -inf when nothing was visible
+  std::vector<double> sum;
+
+  explicit Partial(int rows)
+      : acc(static_cast<size_t>(rows) * kDepthV, 0.0), max(rows, kNegInf), sum(rows, 0.0) {}
+};
+
+struct Task {
+  size_t query_token;  // index into the result
+  int first_head;      // index into the result's heads
+  int heads;
+  int first_tile;
+  int last_tile;
+  std::unique_ptr<Partial> exact;
+  std::unique_ptr<Partial> model;
+};
+
+// Applies one tile of scores (log2 units) to a partial result. `quantise` rounds P to e4m3.
+void apply_tile(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
+                const double* values, bool quantise, std::vector<double>& p, std::vector<double>& factor,
+                Partial& partial) {
+  const double* table = e4m3_table();
+  for (int row = 0; row < rows; ++row) {
+    const double* s = scores.data() + row * kTile;
+    double* prob = p.data() + row * kTile;
+    const double tile_max = *std::max_element(s, s + tokens);
+    const double old_max = partial.max[row];
+    const double new_max = std::max(old_max, tile_max);
+    if (new_max == kNegInf) {
+      std::fill(prob, prob + kTile, 0.0);
+      factor[row] = 1.0;
+      continue;
+    }
+    factor[row] = old_max == kNegInf ? 0.0 : std::exp2(old_max - new_max);
+    double sum = 0.0;
+    for (int token = 0; token < tokens; ++token) {
+      double value = std::exp2(s[token] - new_max);
+      if (quantise) value = table[to_e4m3(kE4M3Max * value)];
+      prob[token] = value;
+      sum += value;
+    }
+    partial.sum[row] = partial.sum[row] * factor[row] + sum;
+    partial.max[row] = new_max;
+  }
+  tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
+}
+
+void run_task(const DecodeProblem& problem, const ReferenceOptions& options, const ReferenceResult& result,
+              bool model, Task& task) {
+  const Cache cache(problem);
+  const QueryToken query_token = result.query_tokens[task.query_token];
+  const int64_t visible = visible_tokens(problem, query_token);
+  const int rows = task.heads;
+  const int padded_rows = (rows + kRowBlock - 1) / kRowBlock * kRowBlock;
+
+  const int q_bytes = problem.q_format == Format::kE4M3 ? 1 : 2;
+  std::vector<double> q(static_cast<size_t>(padded_rows) * kDepthK, 0.0);
+  for (int row = 0; row < rows; ++row) {
+    const int64_t index =
+        (static_cast<int64_t>(query_token.request) * problem.q_len + query_token.token) * problem.heads +
+        result.heads[task.first_head + row];
+    decode_row(static_cast<const uint8_t*>(problem.q) + index * kDepthK * q_bytes, problem.q_format, kDepthK,
+               q.data() + static_cast<size_t>(row) * kDepthK, 1);
+  }
+
+  const double scale =
+      problem.softmax_scale * problem.q_scale * problem.kv_scale * std::numbers::log2e_v<double>;
+  std::vector<double> keys(static_cast<size_t>(kDepthK) * kTile);
+  std::vector<double> values(static_cast<size_t>(kTile) * kDepthV);
+  std::vector<double> scores(static_cast<size_t>(padded_rows) * kTile);
+  std::vector<double> p(static_cast<size_t>(padded_rows) * kTile, 0.0);
+  std::vector<double> factor(padded_rows, 1.0);
+  if (options.exact) task.exact = std::make_unique<Partial>(padded_rows);
+  if (model) task.model = std::make_unique<Partial>(padded_rows);
+
+  for (int tile = task.first_tile; tile < task.last_tile; ++tile) {
+    const int64_t first = static_cast<int64_t>(tile) * kTile;
+    const int tokens = static_cast<int>(std::min<int64_t>(kTile, visible - first));
+    bool masked[kTile] = {};
+    for (int token = 0; token < kTile; ++token) {
+      const int64_t page = token < tokens ? cache.page(query_token.request, first + token) : -1;
+      masked[token] = page < 0;
+      double* key = keys.data() + token;
+      double* value = values.data() + static_cast<size_t>(token) * kDepthV;
+      if (page < 0) {
+        for (int d = 0; d < kDepthK; ++d) key[static_cast<size_t>(d) * kTile] = 0.0;
+        std::fill(value, value + kDepthV, 0.0);
+        continue;
+      }
+      decode_row(cache.key(page, first + token), problem.kv_format, kDepthK, key, kTile);
+      decode_row(cache.value(page, first + token), problem.kv_format, kDepthV, value, 1);
+    }
+    tile_math().scores(q.data(), padded_rows, keys.data(), kDepthK, scores.data());
+    for (int row = 0; row < rows; ++row) {
+      for (int token = 0; token < kTile; ++token) {
+        double& score = scores[row * kTile + token];
+        score = masked[token] ? kNegInf : score * scale;
+      }
+    }
+    if (task.exact) {
+      apply_tile(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
+    }
+    if (task.model) {
+      apply_tile(scores, rows, padded_rows, tokens, values.data(), true, p, factor, *task.model);
+    }
+  }
+}
+
+// Merges the partial results of consecutive splits into one row of out and its lse. `unit` is the
+// value of P at the row maximum.
+void merge_row(const std::vector<const Partial*>& partials, int row, double kv_scale, double unit,
+               double* out, double* lse) {
+  std::fill(out, out + kDepthV, 0.0);
+  double max = kNegInf;
+  for (const Partial* partial : partials) max = std::max(max, partial->max[row]);
+  if (max == kNegInf) {
+    *lse = kNegInf;
+    return;
+  }
+  double sum = 0.0;
+  for (const Partial* partial : partials) {
+    if (partial->max[row] == kNegInf) continue;
+    const double weight = std::exp2(partial->max[row] - max);
+    sum += weight * partial->sum[row];
+    const double* acc = partial->acc.data() + static_cast<size_t>(row) * kDepthV;
+    for (int d = 0; d < kDepthV; ++d) out[d] += weight * acc[d];
+  }
+  for (int d = 0; d < kDepthV; ++d) out[d] *= kv_scale / sum;
+  *lse = std::numbers::ln2_v<double> * (max + std::log2(sum / unit));
+}
+
+template <typename Function>
+void parallel_for(int threads, size_t count, const Function& function) {
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) function(i);
+  };
+  std::vector<std::thread> pool;
+  for (int i = 1; i < threads; ++i) pool.emplace_back(work);
+  work();
+  for (std::thread& thread : pool) thread.join();
+}
+
+}  // namespace
+
+int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token) {
+  const int64_t seq_len = problem.seq_lens[query_token.request];
+  return std::max<int64_t>(0, seq_len - (problem.q_len - 1) + query_token.token);
+}
+
+uint64_t count_bad_pages(const DecodeProblem& problem) {
+  const Cache cache(problem);
+  uint64_t count = 0;
+  for (int request = 0; request < problem.batch; ++request) {
+    for (int token = 0; token < problem.q_len; ++token) {
+      const int64_t visible = visible_tokens(problem, {request, token});
+      const int64_t step = std::min<int64_t>(kTile, problem.page_size);
+      for (int64_t first = 0; first < visible; first += step) {
+        if (cache.page(request, first) < 0) ++count;
+      }
+    }
+  }
+  return count;
+}
+
+ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOptions& options) {
+  ReferenceResult result;
+  result.query_tokens = options.query_tokens;
+  if (result.query_tokens.empty()) {
+    for (int request = 0; request < problem.batch; ++request) {
+      for (int token = 0; token < problem.q_len; ++token) result.query_tokens.push_back({request, token});
+    }
+  }
+  result.heads = options.heads;
+  if (result.heads.empty()) {
+    for (int head = 0; head < problem.heads; ++head) result.heads.push_back(head);
+  }
+  const bool model = options.split_offsets && problem.kv_format == Format::kE4M3;
+  const size_t heads = result.heads.size();
+  const size_t rows = result.query_tokens.size() * heads;
+  if (options.exact) {
+    result.out.resize(rows * kDepthV);
+    result.lse.resize(rows);
+  }
+  if (model) {
+    result.model_out.resize(rows * kDepthV);
+    result.model_lse.resize(rows);
+  }
+  const int threads = options.threads > 0
+                          ? options.threads
+                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+
+  // Query tokens are taken in groups so that every thread has work and partial results stay small.
+  const size_t wanted_tasks = static_cast<size_t>(threads) * 8;
+  std::vector<Task> tasks;
+  const auto flush = [&] {
+    parallel_for(threads, tasks.size(),
+                 [&](size_t i) { run_task(problem, options, result, model, tasks[i]); });
+    // Tasks of the same rows stand next to each other, in the order of their splits.
+    for (size_t begin = 0; begin < tasks.size();) {
+      size_t end = begin + 1;
+      while (end < tasks.size() && tasks[end].query_token == tasks[begin].query_token &&
+             tasks[end].first_head == tasks[begin].first_head) {
+        ++end;
+      }
+      std::vector<const Partial*> exact, modelled;
+      for (size_t i = begin; i < end; ++i) {
+        if (tasks[i].exact) exact.push_back(tasks[i].exact.get());
+        if (tasks[i].model) modelled.push_back(tasks[i].model.get());
+      }
+      for (int row = 0; row < tasks[begin].heads; ++row) {
+        const size_t index = tasks[begin].query_token * heads + tasks[begin].first_head + row;
+        if (options.exact) {
+          merge_row(exact, row, problem.kv_scale, 1.0, &result.out[index * kDepthV], &result.lse[index]);
+        }
+        if (model) {
+          merge_row(modelled, row, problem.kv_scale, kE4M3Max, &result.model_out[index * kDepthV],
+                    &result.model_lse[index]);
+        }
+      }
+      begin = end;
+    }
+    tasks.clear();
+  };
+
+  for (size_t index = 0; index < result.query_tokens.size(); ++index) {
+    const int64_t visible = visible_tokens(problem, result.query_tokens[index]);
+    const int tiles = static_cast<int>((visible + kTile - 1) / kTile);
+    SplitOffsets offsets;
+    if (model) {
+      offsets = options.split_offsets(result.query_tokens[index]);
+    } else {
+      for (int tile = 0; tile < tiles; tile += 32) offsets.push_back(tile);
+      offsets.push_back(tiles);
+    }
+    if (offsets.size() < 2) offsets = {0, tiles};
+    if (offsets.front() != 0 || offsets.back() != tiles || !std::is_sorted(offsets.begin(), offsets.end())) {
+      throw std::invalid_argument("split_offsets of request " +
+                                  std::to_string(result.query_tokens[index].request) +
+                                  " must rise from 0 to its " + std::to_string(tiles) + " tiles");
+    }
+    for (size_t first = 0; first < heads; first += kHeadsPerTask) {
+      const int count = static_cast<int>(std::min<size_t>(kHeadsPerTask, heads - first));
+      for (size_t split = 0; split + 1 < offsets.size(); ++split) {
+        tasks.push_back(
+            {index, static_cast<int>(first), count, offsets[split], offsets[split + 1], nullptr, nullptr});
+      }
+    }
+    if (tasks.size() >= wanted_tasks) flush();
+  }
+  flush();
+  return result;
+}
+
+}  // namespace mla::reference

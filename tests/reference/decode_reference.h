@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MLA decode attention over a paged cache in float64, on the host.
+//
+//   score(t, i) = softmax_scale * q_scale * kv_scale * <q_t, k_i>
+//   out(t)      = kv_scale * sum_i softmax(score(t, .))_i * v_i
+//   lse(t)      = log sum_i exp(score(t, i))
+//
+// Query token t of a request sees cache positions i < seq_len - (q_len - 1) + t. Positions whose
+// page id is outside [0, pages) are masked. A query token that sees nothing gives out = 0 and
+// lse = -inf. Nothing outside the visible positions is read.
+//
+// Two results from one pass: the exact one, and one that models how the kernels quantise P to e4m3.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace mla::reference {
+
+inline constexpr int kDepthK = 576;       // values of a key
+inline constexpr int kDepthV = 512;       // values of a value row
+inline constexpr int kTileOfTokens = 64;  // tokens of a tile in the model of the quantisation
+
+enum class Format { kE4M3, kBF16 };
+
+// One decode step. Pointers are host memory; layouts as in loader/include/mla_loader.h.
+struct DecodeProblem {
+  int batch = 0;
+  int q_len = 1;
+  int heads = 0;
+  int page_size = 64;             // tokens
+  int64_t pages = 0;              // pages in the pool
+  int max_pages_per_seq = 0;      // columns of page_table
+  int64_t page_table_stride = 0;  // elements between rows; 0: max_pages_per_seq
+  Format q_format = Format::kE4M3;
+  Format kv_format = Format::kE4M3;
+  const void* q = nullptr;              // [batch, q_len, heads, 576], dense
+  const void* kv = nullptr;             // [pages, page_size, 576]
+  int64_t kv_page_stride = 0;           // bytes; 0: dense
+  int64_t kv_token_stride = 0;          // bytes; 0: dense
+  const void* v = nullptr;              // [pages, page_size, 512]; null: the first 512 values of kv
+  int64_t v_page_stride = 0;            // bytes; 0: dense
+  int64_t v_token_stride = 0;           // bytes; 0: dense
+  const int32_t* page_table = nullptr;  // [batch, max_pages_per_seq]
+  const int32_t* seq_lens = nullptr;    // [batch]; at most max_pages_per_seq * page_size
+  double softmax_scale = 1.0;
+  double q_scale = 1.0;
+  double kv_scale = 1.0;
+};
+
+struct QueryToken {
+  int request = 0;
+  int token = 0;  // 0 ... q_len - 1
+};
+
+// Tile offsets at which the work on a query token is split: 0 = first < ... < last = tiles of its
+// visible positions. Empty where there are no tiles.
+using SplitOffsets = std::vector<int>;
+
+struct ReferenceOptions {
+  std::vector<QueryToken> query_tokens;  // which to compute; empty: all
+  std::vector<int> heads;                // which to compute; empty: all
+  // The splits of a query token. Null: no model of the quantisation is computed.
+  std::function<SplitOffsets(QueryToken)> split_offsets;
+  bool exact = true;  // compute the exact result
+  int threads = 0;    // 0: one per core
+};
+
+// Rows are ordered by query token, then head, both in the order of the options.
+struct ReferenceResult {
+  std::vector<QueryToken> query_tokens;
+  std::vector<int> heads;
+  std::vector<double> out;        // [query tokens, heads, 512]
+  std::vector<double> lse;        // [query tokens, heads]
+  std::vector<double> model_out;  // empty unless split_offsets is given
+  std::vector<double> model_lse;
+};
+
+// Visible positions of a query token: seq_len - (q_len - 1) + t, at least 0.
+int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token);
+
+// Counts (query token, tile, page) with a visible position whose page id is outside the pool.
+uint64_t count_bad_pages(const DecodeProblem& problem);
+
+// The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order:
+//   m_i = max(m_{i-1}, row maximum of tile i), in units of log2
+//   p   = e4m3(448 * exp2(score * log2(e) - m_i)), rounded to nearest even
+// accumulators and row sum are rescaled by exp2(m_{i-1} - m_i), the row sum is taken from the
+// quantised p, and splits are merged with weights exp2(m_split - m). It is computed only when
+// options.split_offsets is given and the cache is e4m3.
+// Throws std::invalid_argument when split_offsets do not cover the tiles of a query token.
+// Thread-safe; uses options.threads threads of its own.
+ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOptions& options);
+
+}  // namespace mla::reference
