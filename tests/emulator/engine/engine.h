@@ -42,10 +42,12 @@ struct Allocation {
 // addresses. Every byte has a shadow bit "written": fresh allocations are unwritten, host copies and
 // memsets write. Storage is mapped lazily, so an allocation far beyond the machine's memory is fine
 // as long as little of it is touched. Allocations never touch each other (guard gap), and freed
-// addresses are not used again.
+// addresses are not used again. `first_address` tells the memories of several devices apart: keep
+// them 2^41 apart, at or above the default.
 class Memory {
  public:
-  explicit Memory(uint64_t capacity_bytes = uint64_t{1} << 40);
+  explicit Memory(uint64_t capacity_bytes = uint64_t{1} << 40,
+                  uint64_t first_address = uint64_t{0x2000} << 32);
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;

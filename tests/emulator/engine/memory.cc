@@ -12,9 +12,6 @@ namespace mla::emu {
 
 namespace {
 
-// Far from host pointers (0x55..., 0x7f...) and from the windows of the other state spaces
-// (0x10.. to 0x1f.. << 36, see machine.h).
-constexpr uint64_t kFirstAddress = uint64_t{0x2000} << 32;
 constexpr uint64_t kGuard = 4096;
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
@@ -125,10 +122,12 @@ std::string Memory::Impl::describe(uint64_t address) const {
   return "there is no allocation";
 }
 
-Memory::Memory(uint64_t capacity_bytes) : impl_(std::make_unique<Impl>()) {
+// The default first address is far from host pointers (0x55..., 0x7f...) and from the windows of the
+// other state spaces (0x10.. to 0x1f.. << 36, see machine.h).
+Memory::Memory(uint64_t capacity_bytes, uint64_t first_address) : impl_(std::make_unique<Impl>()) {
   static std::atomic<uint64_t> serial{0};
   impl_->capacity = capacity_bytes;
-  impl_->next = kFirstAddress;
+  impl_->next = first_address;
   impl_->serial = ++serial;
 }
 
