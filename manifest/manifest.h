@@ -45,11 +45,14 @@ struct Launch {
   int32_t carveout = 0;       // percent of shared memory preferred
 };
 
+// A cubin does not tell how much was spilled; null in the JSON.
+inline constexpr uint32_t kSpillUnknown = UINT32_MAX;
+
 struct Resources {
-  uint32_t registers = 0;
-  uint32_t spill_bytes = 0;
-  uint32_t stack_bytes = 0;
-  uint32_t static_smem = 0;
+  uint32_t registers = 0;    // a thread's
+  uint32_t spill_bytes = 0;  // a thread's, the larger of ptxas's spill stores and spill loads
+  uint32_t stack_bytes = 0;  // a thread's
+  uint32_t static_smem = 0;  // a CTA's, bytes
 };
 
 struct ParamLayout {
