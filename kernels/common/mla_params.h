@@ -78,6 +78,7 @@ static_assert(offsetof(DecodeParams, softmax_scale) == 336, "DecodeParams layout
 //   float2 ml      [2 * workers][rows]                          running maximum (log2), row sum
 //   float  acc     [2 * workers][kValueHalves][rows * 256]      unnormalised output, in the
 //                                                               order of the math threads
+inline constexpr int kMaxWorkers = 256;  // no launch has more workers
 inline constexpr int kValueHalves = 2;   // the value columns are split over two CTAs
 inline constexpr int kCounterKinds = 2;  // arrivals within a merge group, arrivals of groups
 inline constexpr uint64_t kWorkspaceAlign = 256;

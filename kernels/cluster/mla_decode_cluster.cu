@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MLA decode attention, cluster family: e4m3 queries and cache, bf16 output, on mma.sync.
+//
+// Macros (one set per configuration of manifest/matrix.json):
+//   MLA_ROWS              row tile, 128
+//   MLA_MMA_BLOCK_SCALED  0: plain e4m3 MMA, 1: the block-scaled form (sm_120a/f)
+//   MLA_KERNEL_SYMBOL     name of the kernel
+//   GENERATE_CUBIN        device code alone; without it the file also gives a host launch function
+//
+// A cluster of four CTAs walks the KV tiles of its share (mla_schedule.h). CTAs 0 and 1 compute the
+// scores and softmax of alternate tiles, CTAs 2 and 3 multiply P by half of the value columns each:
+//
+//   K --TMA--> producer 0 --P, max, sum (st.async)--> consumers 2 and 3 <--TMA-- V
+//              producer 1 --'
+//   producer 0 <-- running maximum, tile by tile --> producer 1
+#include <cuda_fp16.h>
+
+#include <cmath>
+
+#include "kernels/cluster/config.cuh"
+#include "kernels/cluster/consumer.cuh"
+#include "kernels/cluster/producer.cuh"
+#include "kernels/common/mla_cubin_emit.h"
+
+#ifndef MLA_KERNEL_SYMBOL
+#define MLA_KERNEL_SYMBOL mla_decode_cluster
+#endif
+
+namespace mla::cluster {
+
+MLA_EMIT_CUBIN_INFO(info_version, cubin::kInfoVersion);
+MLA_EMIT_CUBIN_INFO(params_version, kParamsVersion);
+MLA_EMIT_CUBIN_INFO(params_bytes, sizeof(DecodeParams));
+MLA_EMIT_CUBIN_INFO(family, cubin::kFamilyCluster);
+MLA_EMIT_CUBIN_INFO(q_dtype, cubin::kE4M3);
+MLA_EMIT_CUBIN_INFO(kv_dtype, cubin::kE4M3);
+MLA_EMIT_CUBIN_INFO(out_dtype, cubin::kBF16);
+MLA_EMIT_CUBIN_INFO(mma, kBlockScaled ? cubin::kMmaBlockScaled : cubin::kMmaPlain);
+MLA_EMIT_CUBIN_INFO(rows, kRows);
+MLA_EMIT_CUBIN_INFO(head_dim_k, kHeadDimK);
+MLA_EMIT_CUBIN_INFO(head_dim_v, kHeadDimV);
+MLA_EMIT_CUBIN_INFO(tile_tokens, kTileTokens);
+MLA_EMIT_CUBIN_INFO(cluster_size, kClusterSize);
+MLA_EMIT_CUBIN_INFO(threads, kThreads);
+MLA_EMIT_CUBIN_INFO(dynamic_smem, kDynamicSmem);
+MLA_EMIT_CUBIN_INFO(page_size_min, 16);
+MLA_EMIT_CUBIN_INFO(page_size_max, 1024);
+MLA_EMIT_CUBIN_INFO(k_box, kKPart);
+MLA_EMIT_CUBIN_INFO(k_swizzle, 0);
+MLA_EMIT_CUBIN_INFO(v_box, kVPart);
+MLA_EMIT_CUBIN_INFO(v_swizzle, 128);
+MLA_EMIT_CUBIN_INFO(features, cubin::kFeatureLse | cubin::kFeaturePdl | cubin::kFeatureSeparateValues);
+
+}  // namespace mla::cluster
+
+extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
+    __launch_bounds__(mla::cluster::kThreads, 1)
+        MLA_KERNEL_SYMBOL(const __grid_constant__ mla::DecodeParams params) {
+  using namespace mla;
+  using namespace mla::cluster;
+  extern __shared__ __align__(1024) uint8_t smem_base[];
+  ProducerSmem& producer = *reinterpret_cast<ProducerSmem*>(smem_base);
+  ConsumerSmem& consumer = *reinterpret_cast<ConsumerSmem*>(smem_base);
+
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32;
+  const int rank = ptx::cluster_ctarank();
+  const bool is_producer = rank < kProducers;
+
+  if (warp == kMathWarps && lane == 0) {
+    ptx::prefetch_tensor_map(is_producer ? &params.k_map : &params.v_map);
+    if (is_producer) {
+      init_producer_barriers(producer);
+    } else {
+      init_consumer_barriers(consumer);
+    }
+    ptx::fence_mbarrier_init();
+  }
+  // Everything below may read what the previous kernel of the stream wrote.
+  ptx::griddepcontrol_wait();
+  if (warp == 0) {
+    find_share(params, ptx::clusterid_x(), ptx::nclusterid_x(), lane,
+               is_producer ? &producer.share : &consumer.share);
+  }
+  // Barriers and share are ready in every CTA of the cluster.
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+
+  if (warp >= kMathWarps) {
+    ptx::setmaxnreg_dec<kIoRegisters>();
+    if (warp == kMathWarps) {
+      if (is_producer) {
+        load_keys(params, producer, rank, lane);
+      } else {
+        load_values(params, consumer, rank - kProducers, lane);
+      }
+    }
+  } else {
+    ptx::setmaxnreg_inc<kMathRegisters>();
+    if (is_producer) {
+      ProducerWarp(params, producer, rank, warp, lane).run();
+    } else {
+      ConsumerWarp(params, consumer, rank - kProducers, warp, lane).run();
+    }
+  }
+
+  ptx::griddepcontrol_launch_dependents();
+  // No CTA leaves while another may still write to its shared memory.
+  __syncwarp();
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+}
+
+#if !defined(GENERATE_CUBIN)
+#include "kernels/cluster/host_launch.cuh"
+#endif

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Producer CTAs: S = Q K^T and the online softmax of every other tile, P and its row maxima and sums
+// to both consumers.
+#pragma once
+
+#include "kernels/cluster/config.cuh"
+#include "kernels/cluster/work.cuh"
+#include "kernels/common/ptx.cuh"
+
+namespace mla::cluster {
+
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (kBlockScaled) {
+    ptx::mma_e4m3_block_scaled(d, a, b0, b1);
+  } else {
+    ptx::mma_e4m3(d, a, b0, b1);
+  }
+}
+
+// A stage index and its phase parity in a ring of kStages.
+template <int kStages>
+struct RingCursor {
+  int stage = 0;
+  uint32_t phase = 0;
+
+  __device__ __forceinline__ void advance(int n = 1) {
+    stage += n;
+    if (stage >= kStages) {
+      stage -= kStages;
+      phase ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ void init_producer_barriers(ProducerSmem& smem) {
+  for (int i = 0; i < kKStages; ++i) {
+    ptx::mbarrier_init(ptx::smem_addr(&smem.k_full[i]), 1);
+    ptx::mbarrier_init(ptx::smem_addr(&smem.k_empty[i]), kMathWarps);
+  }
+  for (int w = 0; w < kMathWarps; ++w) {
+    const uint32_t bar = ptx::smem_addr(&smem.ring_full[w]);
+    ptx::mbarrier_init(bar, 1);
+    ptx::mbarrier_arrive_expect_tx(bar, 16 * sizeof(float));  // always armed one message ahead
+  }
+  for (int i = 0; i < kPStages / kProducers; ++i) {
+    ptx::mbarrier_init(ptx::smem_addr(&smem.p_empty[i]), kConsumers * kMathWarps);
+  }
+}
+
+// One warp: lane c loads chunk c of each part.
+__device__ __forceinline__ void load_keys(const DecodeParams& params, ProducerSmem& smem, int rank,
+                                          int lane) {
+  const int chunk_log2 = chunk_tokens_log2(params);
+  const int chunks = kTileTokens >> chunk_log2;
+  const uint32_t chunk_bytes = kKPart << chunk_log2;
+  uint32_t bad_pages = 0;
+  RingCursor<kKStages> k;
+  int sequence = 0;
+  for (ItemWalk item(params, smem.share); item.valid(); item.next()) {
+    // Tiles of this producer: those whose place in the cluster's whole sequence has its parity.
+    const int first_tile = item.first_tile();
+    int tile = first_tile + ((sequence ^ rank) & 1);
+    sequence += item.last_tile - first_tile;
+    Chunk ahead{-1, 0, false};
+    if (tile < item.last_tile && lane < chunks) ahead = load_chunk(item, tile, lane);
+    for (; tile < item.last_tile; tile += kProducers) {
+      const Chunk chunk = ahead;
+      // The page id of the next tile is fetched while this tile waits for room.
+      if (tile + kProducers < item.last_tile && lane < chunks) {
+        ahead = load_chunk(item, tile + kProducers, lane);
+      }
+      const uint32_t bad = __ballot_sync(0xffffffff, lane < chunks && chunk.bad);
+      bad_pages += __popc(bad);
+      for (int part = 0; part < kKParts; ++part) {
+        const uint32_t full = ptx::smem_addr(&smem.k_full[k.stage]);
+        ptx::mbarrier_wait(ptx::smem_addr(&smem.k_empty[k.stage]), k.phase ^ 1);
+        if (lane == 0) {
+          if (part == 0) smem.bad_chunks[k.stage] = bad;
+          ptx::mbarrier_arrive_expect_tx(full, kKPartBytes);
+        }
+        __syncwarp();
+        if (lane < chunks) {
+          ptx::tma_load_3d(ptx::smem_addr(smem.k[k.stage]) + lane * chunk_bytes, &params.k_map, full,
+                           part * kKPart, chunk.row, chunk.page);
+        }
+        k.advance();
+      }
+    }
+  }
+  if (lane == 0 && bad_pages != 0 && params.bad_page_counter != 0) {
+    atomicAdd(reinterpret_cast<unsigned int*>(params.bad_page_counter), bad_pages);
+  }
+}
+
+// A math warp owns 16 rows of Q, all of them in registers, and computes their scores against the
+// whole tile, so that a row never leaves its four lanes.
+//
+// The MMA sums over k in any order as long as A and B agree. Lane t of four takes the 16 bytes 16 t
+// ... 16 t + 15 of each 64-byte part, of Q as of K: one 128-bit load then holds the B fragments of
+// two k32 steps.
+struct ProducerWarp {
+  const DecodeParams& params;
+  ProducerSmem& smem;
+  const int rank;
+  const int warp;
+  const int lane;
+  const int row;  // first of the two rows of this lane: row and row + 8
+  const int quad;
+  float scale_log2;  // scores in units of log2
+
+  uint32_t q[kKParts][2][4];  // A fragments of two k32 steps a part
+  float s[8][4];              // scores of the tile: n8 tile, fragment
+
+  __device__ __forceinline__ ProducerWarp(const DecodeParams& p, ProducerSmem& sm, int r, int w, int l)
+      : params(p), smem(sm), rank(r), warp(w), lane(l), row(w * 16 + l / 4), quad(l % 4) {
+    const float q_scale = p.q_scale_ptr != 0 ? *reinterpret_cast<const float*>(p.q_scale_ptr) : p.q_scale;
+    const float kv_scale = p.kv_scale_ptr != 0 ? *reinterpret_cast<const float*>(p.kv_scale_ptr) : p.kv_scale;
+    constexpr float kLog2E = 1.4426950408889634f;
+    scale_log2 = p.softmax_scale * q_scale * kv_scale * kLog2E;
+  }
+
+  __device__ __forceinline__ void load_q(int64_t query) {
+    const uint8_t* base =
+        reinterpret_cast<const uint8_t*>(params.q) + query * params.heads * kHeadDimK + quad * 16;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = row + half * 8;
+      const bool inside = r < params.heads;
+#pragma unroll
+      for (int part = 0; part < kKParts; ++part) {
+        uint4 v{0, 0, 0, 0};
+        if (inside) v = *reinterpret_cast<const uint4*>(base + r * kHeadDimK + part * kKPart);
+        q[part][0][half] = v.x;
+        q[part][0][2 + half] = v.y;
+        q[part][1][half] = v.z;
+        q[part][1][2 + half] = v.w;
+      }
+    }
+  }
+
+  // Returns the bad chunks of the tile.
+  __device__ __forceinline__ uint32_t scores(RingCursor<kKStages>& k) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] = 0.f;
+    }
+    uint32_t bad = 0;
+#pragma unroll
+    for (int part = 0; part < kKParts; ++part) {
+      ptx::mbarrier_wait(ptx::smem_addr(&smem.k_full[k.stage]), k.phase);
+      if (part == 0) bad = smem.bad_chunks[k.stage];
+      const uint4* b = reinterpret_cast<const uint4*>(smem.k[k.stage]) + lane;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+        const uint4 v = b[n * 32];
+        mma(s[n], q[part][0], v.x, v.y);
+        mma(s[n], q[part][1], v.z, v.w);
+      }
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.k_empty[k.stage]));
+      k.advance();
+    }
+    return bad;
+  }
+
+  // Scales the scores and gives hidden ones -inf. Scores are tile tokens 8 n + 2 quad + {0, 1}.
+  __device__ __forceinline__ void scale_and_mask(int visible_in_tile, uint32_t bad) {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[n][i] *= scale_log2;
+    }
+    if (visible_in_tile >= kTileTokens && bad == 0) return;
+    const int chunk_log2 = chunk_tokens_log2(params);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int token = n * 8 + quad * 2 + e;
+        if (token >= visible_in_tile || ((bad >> (token >> chunk_log2)) & 1)) {
+          s[n][e] = -INFINITY;
+          s[n][2 + e] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Maximum over the tile of row (half 0) or row + 8 (half 1).
+  __device__ __forceinline__ float tile_max(int half) const {
+    float m = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
+#pragma unroll
+    for (int n = 1; n < 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
+    return fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+  }
+
+  // P of one row as the A fragments of the consumers: word w holds tokens 16 w + 2 quad + {0, 1} and
+  // 16 w + 8 + 2 quad + {0, 1}. Returns the row's sum of the quantised values.
+  __device__ __forceinline__ float quantise(int half, float max, uint32_t (&words)[4]) const {
+    const float shift = kLog2PMax - (max == -INFINITY ? 0.f : max);
+    float sum = 0.f;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      uint16_t pair[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float* x = &s[2 * w + i][2 * half];
+        pair[i] = ptx::cvt_e4m3x2(ptx::ex2(x[0] + shift), ptx::ex2(x[1] + shift));
+        const uint32_t exact = ptx::cvt_f16x2_from_e4m3x2(pair[i]);
+        const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&exact));
+        sum += f.x + f.y;
+      }
+      words[w] = pair[0] | (static_cast<uint32_t>(pair[1]) << 16);
+    }
+    sum += __shfl_xor_sync(0xffffffff, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffff, sum, 2);
+  }
+
+  __device__ __forceinline__ void run() {
+    const uint32_t ring_full = ptx::smem_addr(&smem.ring_full[warp]);
+    const uint32_t other_ring_full = ptx::mapa(ring_full, rank ^ 1);
+    const uint32_t other_ring_max = ptx::mapa(ptx::smem_addr(&smem.ring_max[row]), rank ^ 1);
+    RingCursor<kKStages> k;
+    RingCursor<kPStages / kProducers> p;
+    uint32_t ring_phase = 0;
+    int sequence = 0;
+    for (ItemWalk item(params, smem.share); item.valid(); item.next()) {
+      bool q_loaded = false;
+      const int first_tile = item.first_tile();
+      for (int tile = first_tile; tile < item.last_tile; ++tile, ++sequence) {
+        if ((sequence & 1) != rank) continue;
+        if (!q_loaded) {
+          load_q(item.query());
+          q_loaded = true;
+        }
+        const uint32_t bad = scores(k);
+        scale_and_mask(item.visible - tile * kTileTokens, bad);
+        float max[2] = {tile_max(0), tile_max(1)};
+
+        // The running maximum goes round the two producers, one message a tile. Strictly in turn,
+        // also from one item to the next, so that one mailbox a warp is enough: the other producer
+        // writes the next message only after it has ours, and we send ours after reading.
+        if (sequence > 0) {
+          ptx::mbarrier_wait_cluster(ring_full, ring_phase);
+          ring_phase ^= 1;
+          if (lane == 0) ptx::mbarrier_arrive_expect_tx(ring_full, 16 * sizeof(float));
+          if (tile != first_tile) {
+            max[0] = fmaxf(max[0], smem.ring_max[row]);
+            max[1] = fmaxf(max[1], smem.ring_max[row + 8]);
+          }
+          __syncwarp();
+        }
+        if (quad == 0) {
+          ptx::st_async(other_ring_max, other_ring_full, max[0]);
+          ptx::st_async(other_ring_max + 8 * sizeof(float), other_ring_full, max[1]);
+        }
+
+        uint32_t words[2][4];
+        float sum[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) sum[half] = quantise(half, max[half], words[half]);
+
+        ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage]), p.phase ^ 1);
+        send(kProducers * p.stage + rank, words, max, sum);
+        p.advance();
+      }
+    }
+    // The last message of the other producer answers no tile of ours: see it arrive before leaving.
+    if (sequence > 0 && (sequence & 1) == rank) ptx::mbarrier_wait_cluster(ring_full, ring_phase);
+  }
+
+  __device__ __forceinline__ void send(int stage, const uint32_t (&words)[2][4], const float (&max)[2],
+                                       const float (&sum)[2]) {
+    // The consumer's struct lies at the same place of its shared memory as ours does.
+    const ConsumerSmem& layout = reinterpret_cast<const ConsumerSmem&>(smem);
+    const uint32_t fragment = ptx::smem_addr(&layout.p[stage].fragments[warp][0][lane]);
+    const uint32_t max_sum = ptx::smem_addr(&layout.p[stage].max_sum[row]);
+    const uint32_t full = ptx::smem_addr(&layout.p_full[stage]);
+#pragma unroll
+    for (int c = 0; c < kConsumers; ++c) {
+      const uint32_t bar = ptx::mapa(full, kProducers + c);
+      const uint32_t dst = ptx::mapa(fragment, kProducers + c);
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        ptx::st_async(
+            dst + step * 32 * sizeof(uint4), bar,
+            uint4{words[0][2 * step], words[1][2 * step], words[0][2 * step + 1], words[1][2 * step + 1]});
+      }
+      if (quad == 0) {
+        const uint32_t ms = ptx::mapa(max_sum, kProducers + c);
+        ptx::st_async(ms, bar, float2{max[0], sum[0]});
+        ptx::st_async(ms + 8 * sizeof(float2), bar, float2{max[1], sum[1]});
+      }
+    }
+  }
+};
+
+}  // namespace mla::cluster
