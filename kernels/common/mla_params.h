@@ -75,7 +75,8 @@ static_assert(offsetof(DecodeParams, softmax_scale) == 336, "DecodeParams layout
 // leaves unfinished. So two slots a worker hold all partial results, whatever the batch.
 //
 //   uint32 counters[kCounterKinds][2 * workers][kValueHalves]   zero between launches
-//   float2 ml      [2 * workers][rows]                          running maximum (log2), row sum
+//   float4 row_state[2 * workers][kValueHalves][rows]           running maximum (log2), row sum of
+//                                                               P as quantised, exact row sum; unused
 //   float  acc     [2 * workers][kValueHalves][rows * 256]      unnormalised output, in the
 //                                                               order of the math threads
 inline constexpr int kMaxWorkers = 256;  // no launch has more workers
@@ -87,12 +88,14 @@ MLA_HD constexpr uint64_t align_up(uint64_t bytes, uint64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-MLA_HD constexpr uint64_t workspace_counter_bytes(uint64_t workers) {
-  return align_up(kCounterKinds * 2 * workers * kValueHalves * sizeof(uint32_t), kWorkspaceAlign);
+// The same for every number of workers: one workspace serves launches with few workers (a cap on the
+// SMs) and with many, and the partial results of the former must not lie in counters of the latter.
+MLA_HD constexpr uint64_t workspace_counter_bytes(uint64_t /*workers*/) {
+  return align_up(kCounterKinds * 2 * kMaxWorkers * kValueHalves * sizeof(uint32_t), kWorkspaceAlign);
 }
 
-MLA_HD constexpr uint64_t workspace_ml_bytes(uint64_t rows, uint64_t workers) {
-  return align_up(2 * workers * rows * kValueHalves * 2 * sizeof(float), kWorkspaceAlign);
+MLA_HD constexpr uint64_t workspace_row_state_bytes(uint64_t rows, uint64_t workers) {
+  return align_up(2 * workers * kValueHalves * rows * 4 * sizeof(float), kWorkspaceAlign);
 }
 
 MLA_HD constexpr uint64_t workspace_acc_bytes(uint64_t rows, uint64_t workers) {
@@ -101,7 +104,7 @@ MLA_HD constexpr uint64_t workspace_acc_bytes(uint64_t rows, uint64_t workers) {
 
 // Bytes of workspace that a launch of at most `workers` workers with a row tile of `rows` needs.
 MLA_HD constexpr uint64_t workspace_bytes(uint64_t rows, uint64_t workers) {
-  return workspace_counter_bytes(workers) + workspace_ml_bytes(rows, workers) +
+  return workspace_counter_bytes(workers) + workspace_row_state_bytes(rows, workers) +
          workspace_acc_bytes(rows, workers);
 }
 
