@@ -37,6 +37,7 @@ extern "C" {
 #define MLA_VERSION_PATCH 0
 /* major * 1000000 + minor * 1000 + patch */
 #define MLA_VERSION 1000
+#define MLA_VERSION_STRING "0.1.0"
 
 /* ---- status ---------------------------------------------------------------------------------- */
 

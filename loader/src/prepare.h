@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Loading a kernel on a device: everything that a launch must not do.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "loader/include/mla_loader.h"
+#include "loader/src/bundle.h"
+#include "loader/src/cuda_abi.h"
+#include "loader/src/driver.h"
+#include "loader/src/error.h"
+#include "manifest/manifest.h"
+
+// A kernel prepared in one context. Immutable once a caller has it, so launches need no lock.
+struct mla_kernel {
+  const mla::loader::Driver* driver = nullptr;
+  const mla::manifest::Kernel* entry = nullptr;
+  uint32_t index = 0;
+  mla::cuda::Kernel kernel = nullptr;
+  mla::cuda::Context context = nullptr;
+  unsigned long long context_id = 0;  // tells a context from a later one at the same address; 0: unknown
+  mla::cuda::Device device = 0;
+  int cc_major = 0;
+  int cc_minor = 0;
+  int sm_count = 0;
+  int max_workers = 0;  // clusters (or CTAs) that fit the device at once
+  // The cluster is not fixed in the code, so each launch must ask for it.
+  bool cluster_attribute = false;
+  uint64_t workspace_bytes = 0;
+};
+
+namespace mla::loader {
+
+// As mla_prepare and mla_prepare_index document. The problem is checked here.
+Error prepare(mla_bundle* bundle, const mla_problem& problem, const mla_prepare_options& options,
+              mla_kernel** out);
+Error prepare_index(mla_bundle* bundle, uint32_t index, const mla_prepare_options& options, mla_kernel** out);
+
+// Unloads everything that was prepared from the bundle. Its kernels are gone afterwards, whatever
+// the driver answers.
+Error unload(mla_bundle* bundle);
+
+}  // namespace mla::loader
