@@ -26,3 +26,14 @@
 #define MLA_EMIT_CUBIN_INFO(name, value) \
   static_assert(std::uint32_t{value} == (value), "mla_" #name " is a constant of 32 bits")
 #endif
+
+// What the matrix says about a configuration and no code depends on. It stands in the cubin all the
+// same, so that a manifest can be rebuilt from the cubins alone (`mla-gen index`).
+#ifndef MLA_PRIORITY
+#define MLA_PRIORITY 0  // higher wins between otherwise equal kernels
+#endif
+#ifndef MLA_CARVEOUT
+#define MLA_CARVEOUT 100  // percent of shared memory preferred; -1: the driver's choice
+#endif
+MLA_EMIT_CUBIN_INFO(priority, static_cast<std::uint32_t>(MLA_PRIORITY));
+MLA_EMIT_CUBIN_INFO(carveout, static_cast<std::uint32_t>(MLA_CARVEOUT));

@@ -47,3 +47,8 @@ enum Feature : uint32_t {
   X(v_box)          /* inner box of the value tensor map, elements */         \
   X(v_swizzle)      /* swizzle of the value tensor map */                     \
   X(features)       /* Feature bits */
+
+// The same for what the matrix decides and no code depends on; int32. mla_cubin_emit.h emits them.
+#define MLA_CUBIN_BUILD_FIELDS(X)                               \
+  X(priority) /* higher wins between otherwise equal kernels */ \
+  X(carveout) /* percent of shared memory preferred, or -1 */
