@@ -34,26 +34,41 @@ bool read_swizzle(json::Reader& reader, const json::Value& object, std::string_v
   return reader.mismatch(*object.find(name), "0, 32, 64 or 128");
 }
 
-bool read_target(json::Reader& reader, const json::Value& kernel, Target* out) {
+// As Reader::word. With `unknown` (not null) another word is noted there and read as 0.
+bool read_word(json::Reader& reader, const json::Value& object, std::string_view name,
+               std::span<const json::Word> words, uint32_t* out, std::string* unknown) {
+  const json::Value* value = object.find(name);
+  if (unknown == nullptr || value == nullptr || value->type != json::Type::kString) {
+    return reader.word(object, name, words, out);
+  }
+  for (const json::Word& word : words) {
+    if (word.text == value->text) return reader.word(object, name, words, out);
+  }
+  *out = 0;
+  *unknown += (unknown->empty() ? "" : ", ") + std::string(name) + " is " + json::quote(value->text);
+  return true;
+}
+
+bool read_target(json::Reader& reader, const json::Value& kernel, Target* out, std::string* unknown) {
   const json::Value* object = nullptr;
   uint32_t suffix = 0;
   if (!reader.object(kernel, "target", &object) || !reader.integer(*object, "sm", 50, 999, &out->sm) ||
-      !reader.word(*object, "suffix", kSuffixWords, &suffix)) {
+      !read_word(reader, *object, "suffix", kSuffixWords, &suffix, unknown)) {
     return false;
   }
   out->suffix = word_for(kSuffixWords, suffix);
   return true;
 }
 
-bool read_config(json::Reader& reader, const json::Value& kernel, Config* out) {
+bool read_config(json::Reader& reader, const json::Value& kernel, Config* out, std::string* unknown) {
   const json::Value* object = nullptr;
   const json::Value* features = nullptr;
   if (!reader.object(kernel, "config", &object)) return false;
-  const bool good = reader.word(*object, "family", kFamilyWords, &out->family) &&
-                    reader.word(*object, "mma", kMmaWords, &out->mma) &&
-                    reader.word(*object, "q_dtype", kDTypeWords, &out->q_dtype) &&
-                    reader.word(*object, "kv_dtype", kDTypeWords, &out->kv_dtype) &&
-                    reader.word(*object, "out_dtype", kDTypeWords, &out->out_dtype) &&
+  const bool good = read_word(reader, *object, "family", kFamilyWords, &out->family, unknown) &&
+                    read_word(reader, *object, "mma", kMmaWords, &out->mma, unknown) &&
+                    read_word(reader, *object, "q_dtype", kDTypeWords, &out->q_dtype, unknown) &&
+                    read_word(reader, *object, "kv_dtype", kDTypeWords, &out->kv_dtype, unknown) &&
+                    read_word(reader, *object, "out_dtype", kDTypeWords, &out->out_dtype, unknown) &&
                     reader.integer(*object, "rows", 1, 1024, &out->rows) &&
                     reader.integer(*object, "head_dim_k", 1, 65536, &out->head_dim_k) &&
                     reader.integer(*object, "head_dim_v", 1, 65536, &out->head_dim_v) &&
@@ -119,7 +134,9 @@ bool read_params(json::Reader& reader, const json::Value& kernel, uint32_t versi
          reader.mismatch(*object->find("version"), std::to_string(version) + ", the bundle's params_version");
 }
 
-bool read_kernel(json::Reader& reader, const json::Value& value, uint32_t params_version, Kernel* out) {
+bool read_kernel(json::Reader& reader, const json::Value& value, uint32_t params_version,
+                 UnknownWords unknown_words, Kernel* out) {
+  std::string* const unknown = unknown_words == UnknownWords::kKeep ? &out->unknown_words : nullptr;
   if (value.type != json::Type::kObject) return reader.mismatch(value, "an object");
   if (!reader.text(value, "id", is_name, kNameExpected, &out->id)) return false;
   const json::Value* file = reader.member(value, "file", "a path relative to the bundle");
@@ -131,9 +148,9 @@ bool read_kernel(json::Reader& reader, const json::Value& value, uint32_t params
   out->file = file->text;
   return reader.integer(value, "size", 64, int64_t{1} << 30, &out->size) &&
          reader.text(value, "sha256", is_sha256, kHashExpected, &out->sha256) &&
-         read_target(reader, value, &out->target) &&
+         read_target(reader, value, &out->target, unknown) &&
          reader.text(value, "symbol", is_identifier, "a C identifier", &out->symbol) &&
-         read_config(reader, value, &out->config) && read_launch(reader, value, &out->launch) &&
+         read_config(reader, value, &out->config, unknown) && read_launch(reader, value, &out->launch) &&
          read_resources(reader, value, &out->resources) &&
          read_params(reader, value, params_version, &out->params) &&
          reader.text(value, "min_driver", is_version, kVersionExpected, &out->min_driver) &&
@@ -157,7 +174,7 @@ bool read_format(json::Reader& reader, const json::Value& root, Manifest* out) {
                          std::to_string(kFormatMajor) + "; this program cannot read other major versions");
 }
 
-bool read_manifest(json::Reader& reader, const json::Value& root, Manifest* out) {
+bool read_manifest(json::Reader& reader, const json::Value& root, UnknownWords unknown_words, Manifest* out) {
   const json::Value* kernels = nullptr;
   if (!read_format(reader, root, out) || !reader.text(root, "name", is_name, kNameExpected, &out->name) ||
       !reader.text(root, "version", is_name, kNameExpected, &out->version) ||
@@ -171,7 +188,7 @@ bool read_manifest(json::Reader& reader, const json::Value& root, Manifest* out)
   std::unordered_map<std::string, uint32_t> ids, files;
   for (const json::Value* value = kernels->first; value != nullptr; value = value->next) {
     Kernel& kernel = out->kernels.emplace_back();
-    if (!read_kernel(reader, *value, out->params_version, &kernel)) return false;
+    if (!read_kernel(reader, *value, out->params_version, unknown_words, &kernel)) return false;
     if (const auto [at, fresh] = ids.emplace(kernel.id, value->index); !fresh) {
       return reader.mismatch(*value->find("id"),
                              "an id of its own; /kernels/" + std::to_string(at->second) + " has the same");
@@ -191,12 +208,12 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::string Target::name() const { return "sm_" + std::to_string(sm) + suffix; }
 
-Status parse(std::string_view text, std::string_view file, Manifest* out) {
+Status parse(std::string_view text, std::string_view file, Manifest* out, UnknownWords unknown_words) {
   json::Document document;
   if (Status status = json::Document::parse(text, file, &document); !status.ok()) return status;
   json::Reader reader(file);
   Manifest manifest;
-  if (!read_manifest(reader, document.root(), &manifest)) return reader.status();
+  if (!read_manifest(reader, document.root(), unknown_words, &manifest)) return reader.status();
   *out = std::move(manifest);
   return {};
 }

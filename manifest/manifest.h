@@ -73,6 +73,9 @@ struct Kernel {
   ParamLayout params;
   std::string min_driver;  // "580.65.06"
   int32_t priority = 0;    // higher wins between otherwise equal kernels
+  // Words of this entry that the reader does not know (see UnknownWords): `family is "tree"`. The
+  // numbers that such words stand for are 0.
+  std::string unknown_words;
 };
 
 struct Manifest {
@@ -89,7 +92,13 @@ struct Manifest {
 // Reads manifest text strictly: duplicate keys, wrong types, missing fields, absolute paths, ".."
 // and unknown majors are refused; unknown keys are ignored. The message gives `file`, the JSON
 // pointer and the reason.
-Status parse(std::string_view text, std::string_view file, Manifest* out);
+//
+// kKeep: a target suffix, family, mma or dtype that is any other word makes its kernel one with
+// unknown_words instead of sinking the whole manifest, for a bundle of a later release may hold
+// kernels of new kinds beside those that this reader knows.
+enum class UnknownWords { kRefuse, kKeep };
+Status parse(std::string_view text, std::string_view file, Manifest* out,
+             UnknownWords unknown_words = UnknownWords::kRefuse);
 
 // The canonical text of a manifest: stable key order, two-space indent, newline at the end.
 std::string write(const Manifest& manifest);

@@ -152,7 +152,10 @@ Error read_manifest(const mla_open_options& options, mla_bundle* bundle) {
                                            "; options.manifest_sha256 is ", options.manifest_sha256)};
   }
   const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (Error error = from_status(manifest::parse(content, file, &bundle->manifest)); !error.ok()) return error;
+  if (Error error =
+          from_status(manifest::parse(content, file, &bundle->manifest, manifest::UnknownWords::kKeep));
+      !error.ok())
+    return error;
   if (bundle->manifest.params_version != kParamsVersion) {
     return {MLA_ERROR_INVALID_BUNDLE,
             text(file, ": /params_version: is ", bundle->manifest.params_version, "; this library (",

@@ -63,16 +63,9 @@ std::string target_reach(const manifest::Target& target) {
 std::string unusable_reason(const manifest::Kernel& kernel) {
   const manifest::Config& c = kernel.config;
   const manifest::Launch& l = kernel.launch;
-  if (c.family != cubin::kFamilyCluster && c.family != cubin::kFamilyHopper) {
-    return text("its family is unknown to this library (", MLA_VERSION_STRING, ")");
-  }
-  if (c.mma != cubin::kMmaPlain && c.mma != cubin::kMmaBlockScaled) {
-    return text("its form of the matrix instruction is unknown to this library (", MLA_VERSION_STRING, ")");
-  }
-  for (const uint32_t dtype : {c.q_dtype, c.kv_dtype, c.out_dtype}) {
-    if (!known_dtype(static_cast<int32_t>(dtype))) {
-      return text("one of its data types is unknown to this library (", MLA_VERSION_STRING, ")");
-    }
+  if (!kernel.unknown_words.empty()) {
+    return text("its ", kernel.unknown_words, ", which this library (", MLA_VERSION_STRING,
+                ") does not know");
   }
   if (kernel.params.version != kParamsVersion) {
     return text("its parameter struct has version ", kernel.params.version, "; this library passes version ",
