@@ -181,16 +181,13 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   }
 }
 
-// Merges the partial results of consecutive splits into one row of out and its lse. `unit` is the
-// value of P at the row maximum.
-void merge_row(const std::vector<const Partial*>& partials, int row, double kv_scale, double unit,
-               double* out, double* lse) {
+// Merges the partial results of consecutive splits into one row of out; returns its lse.
+double merge_row(const std::vector<const Partial*>& partials, int row, double kv_scale, double* out) {
   std::fill(out, out + kDepthV, 0.0);
   double max = kNegInf;
   for (const Partial* partial : partials) max = std::max(max, partial->max[row]);
   if (max == kNegInf) {
-    *lse = kNegInf;
-    return;
+    return kNegInf;
   }
   double sum = 0.0;
   for (const Partial* partial : partials) {
@@ -201,7 +198,7 @@ void merge_row(const std::vector<const Partial*>& partials, int row, double kv_s
     for (int d = 0; d < kDepthV; ++d) out[d] += weight * acc[d];
   }
   for (int d = 0; d < kDepthV; ++d) out[d] *= kv_scale / sum;
-  *lse = std::numbers::ln2_v<double> * (max + std::log2(sum / unit));
+  return std::numbers::ln2_v<double> * (max + std::log2(sum));
 }
 
 template <typename Function>
@@ -219,7 +216,8 @@ void parallel_for(int threads, size_t count, const Function& function) {
 }  // namespace
 
 int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token) {
-  const int64_t seq_len = problem.seq_lens[query_token.request];
+  const int64_t capacity = static_cast<int64_t>(problem.max_pages_per_seq) * problem.page_size;
+  const int64_t seq_len = std::min<int64_t>(problem.seq_lens[query_token.request], capacity);
   return std::max<int64_t>(0, seq_len - (problem.q_len - 1) + query_token.token);
 }
 
@@ -259,7 +257,6 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
   }
   if (model) {
     result.model_out.resize(rows * kDepthV);
-    result.model_lse.resize(rows);
   }
   const int threads = options.threads > 0
                           ? options.threads
@@ -286,11 +283,10 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
       for (int row = 0; row < tasks[begin].heads; ++row) {
         const size_t index = tasks[begin].query_token * heads + tasks[begin].first_head + row;
         if (options.exact) {
-          merge_row(exact, row, problem.kv_scale, 1.0, &result.out[index * kDepthV], &result.lse[index]);
+          result.lse[index] = merge_row(exact, row, problem.kv_scale, &result.out[index * kDepthV]);
         }
         if (model) {
-          merge_row(modelled, row, problem.kv_scale, kE4M3Max, &result.model_out[index * kDepthV],
-                    &result.model_lse[index]);
+          merge_row(modelled, row, problem.kv_scale, &result.model_out[index * kDepthV]);
         }
       }
       begin = end;

@@ -44,7 +44,7 @@ struct DecodeProblem {
   int64_t v_page_stride = 0;            // bytes; 0: dense
   int64_t v_token_stride = 0;           // bytes; 0: dense
   const int32_t* page_table = nullptr;  // [batch, max_pages_per_seq]
-  const int32_t* seq_lens = nullptr;    // [batch]; at most max_pages_per_seq * page_size
+  const int32_t* seq_lens = nullptr;    // [batch]; bounded by max_pages_per_seq * page_size
   double softmax_scale = 1.0;
   double q_scale = 1.0;
   double kv_scale = 1.0;
@@ -74,11 +74,11 @@ struct ReferenceResult {
   std::vector<int> heads;
   std::vector<double> out;        // [query tokens, heads, 512]
   std::vector<double> lse;        // [query tokens, heads]
-  std::vector<double> model_out;  // empty unless split_offsets is given
-  std::vector<double> model_lse;
+  std::vector<double> model_out;  // [query tokens, heads, 512], empty without the model
 };
 
-// Visible positions of a query token: seq_len - (q_len - 1) + t, at least 0.
+// Visible positions of a query token: seq_len - (q_len - 1) + t, at least 0. seq_len is first bounded
+// by what a row of the page table can hold.
 int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token);
 
 // Counts (query token, tile, page) with a visible position whose page id is outside the pool.
@@ -88,8 +88,9 @@ uint64_t count_bad_pages(const DecodeProblem& problem);
 //   m_i = max(m_{i-1}, row maximum of tile i), in units of log2
 //   p   = e4m3(448 * exp2(score * log2(e) - m_i)), rounded to nearest even
 // accumulators and row sum are rescaled by exp2(m_{i-1} - m_i), the row sum is taken from the
-// quantised p, and splits are merged with weights exp2(m_split - m). It is computed only when
-// options.split_offsets is given and the cache is e4m3.
+// quantised p, and splits are merged with weights exp2(m_split - m). lse has no model: it comes from
+// the row sum before quantisation. Computed only when options.split_offsets is given and the cache
+// is e4m3.
 // Throws std::invalid_argument when split_offsets do not cover the tiles of a query token.
 // Thread-safe; uses options.threads threads of its own.
 ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOptions& options);

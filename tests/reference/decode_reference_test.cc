@@ -109,7 +109,6 @@ TEST(DecodeReference, NothingVisibleGivesZeroAndMinusInfinity) {
   const ReferenceResult r = decode_reference(f.problem, options);
   for (int row = 0; row < 8; ++row) {  // request 0, and query token 0 of request 1
     EXPECT_EQ(r.lse[row], -kInf);
-    EXPECT_EQ(r.model_lse[row], -kInf);
     for (int d = 0; d < kDepthV; ++d) {
       EXPECT_EQ(r.out[row * kDepthV + d], 0.0);
       EXPECT_EQ(r.model_out[row * kDepthV + d], 0.0);
@@ -117,6 +116,12 @@ TEST(DecodeReference, NothingVisibleGivesZeroAndMinusInfinity) {
   }
   EXPECT_NEAR(r.lse[8], 0.0, 1e-14);
   EXPECT_NEAR(r.lse[10], std::log(2.0), 1e-14);
+}
+
+TEST(DecodeReference, PageTableBoundsSeqLens) {
+  Fixture f(2, 1, 16, 1, {1000}, 1);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 15);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 1}), 16);
 }
 
 // Page size 16, 40 tokens, the middle page bad: only 16 + 8 tokens count.
@@ -145,7 +150,6 @@ TEST(DecodeReference, AllPagesBadGivesZero) {
   options.split_offsets = [](QueryToken) { return SplitOffsets{0, 1, 2}; };
   const ReferenceResult r = decode_reference(f.problem, options);
   EXPECT_EQ(r.lse[0], -kInf);
-  EXPECT_EQ(r.model_lse[0], -kInf);
   EXPECT_EQ(r.out[5], 0.0);
   EXPECT_EQ(r.model_out[5], 0.0);
   EXPECT_EQ(count_bad_pages(f.problem), 2u);
@@ -164,7 +168,7 @@ TEST(DecodeReference, SplitsThatDoNotCoverTheTilesAreRefused) {
 }
 
 // Two tokens with p = 448 and 448 * 0.03 = 13.44, which e4m3 rounds to 13: the weights become
-// 448/461 and 13/461, and lse = max + log(461/448).
+// 448/461 and 13/461, while lse keeps the exact sum.
 TEST(QuantisationModel, OneTileByHand) {
   Fixture f(1, 1, 16, 1, {2}, 1);
   f.page_table[0] = 0;
@@ -179,8 +183,8 @@ TEST(QuantisationModel, OneTileByHand) {
   const ReferenceResult r = decode_reference(f.problem, options);
   EXPECT_NEAR(r.model_out[0], 13.0 / 461.0, 1e-12);
   EXPECT_NEAR(r.model_out[1], 448.0 / 461.0, 1e-12);
-  EXPECT_NEAR(r.model_lse[0], std::log(461.0 / 448.0), 1e-12);
   EXPECT_NEAR(r.out[0], 0.03 / 1.03, 1e-12);
+  EXPECT_NEAR(r.lse[0], std::log(1.03), 1e-12);
 }
 
 // 64 tokens with score 0 in the first tile, one with score ln 10 in the second. Against the running
@@ -203,7 +207,7 @@ TEST(QuantisationModel, RunningMaximumOfTilesInOrder) {
   ReferenceResult r = decode_reference(f.problem, options);
   EXPECT_NEAR(r.model_out[1], 6.4 / 7.4, 1e-12);
   EXPECT_NEAR(r.model_out[0], 1.0 / 7.4, 1e-12);
-  EXPECT_NEAR(r.model_lse[0], std::log(74.0), 1e-12);
+  EXPECT_NEAR(r.lse[0], std::log(74.0), 1e-12);
 
   // Tiles in the other order: the large score comes first, so 44.8 is rounded to 44.
   f.page_table[0] = 1;

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shapes that every kernel of a bundle is tested on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/regression/decode_case.h"
+
+namespace mla::test {
+
+// How much of the list runs: on the emulated driver, in a minute on a GPU, everything.
+enum Grid : unsigned { kEmulator = 1, kQuick = 2, kFull = 4 };
+
+struct NamedCase {
+  std::string name;
+  unsigned grids;  // Grid bits
+  DecodeCase test;
+  bool every_page_size = false;  // runs with every page size of the kernel; else with its own
+};
+
+std::vector<NamedCase> all_cases();
+
+// Why a kernel cannot serve a case ("" if it can): heads, page size, features.
+struct KernelLimits {
+  int rows = 0;
+  int page_size_min = 0;
+  int page_size_max = 0;
+  unsigned features = 0;  // MLA_FEATURE_* bits
+};
+std::string why_not(const DecodeCase& c, const KernelLimits& kernel);
+
+}  // namespace mla::test

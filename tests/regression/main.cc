@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The regression suite: every kernel of a bundle on every case, through the C ABI, on whatever
+// driver is present. Exit code 0: nothing failed (kernels that cannot run here are skipped, with the
+// reason). MLA_REQUIRE_EXECUTED=1 makes it a failure when no kernel was executed, MLA_REQUIRE_EXECUTED=all
+// when one was not.
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <optional>
+
+#include "tests/regression/cases.h"
+#include "tests/regression/decode_runner.h"
+#include "tests/regression/verify.h"
+
+namespace mla::test {
+namespace {
+
+struct Settings {
+  std::string bundle = default_bundle_path();
+  std::string loader = default_loader_path();
+  std::string driver;
+  std::string grid = "quick";
+  std::string report;
+  uint64_t seed = 1;
+  double budget = 2e10;
+  bool verbose = false;
+  std::string require_executed;
+};
+
+// What happened to one kernel.
+struct KernelRecord {
+  mla_kernel_info info = MLA_KERNEL_INFO_INIT;
+  std::optional<PreparedKernel> prepared;
+  CUcontext context = nullptr;
+  std::string device;
+  std::string cannot_run;  // why no device can run it
+  std::string failed;      // why a device that should run it could not
+  bool resolved = false;
+  int ran = 0, skipped = 0, failures = 0;
+  Errors errors;
+};
+
+struct Suite {
+  Settings settings;
+  Driver driver;
+  std::string no_driver;  // why there is none
+  LoaderApi api;
+  mla_bundle* bundle = nullptr;
+  std::vector<KernelRecord> kernels;
+  std::string lost;  // a driver error that ended all further work on the device
+
+  bool emulated() const { return settings.grid == "emulator"; }
+};
+
+Suite suite;
+
+// Whether a kernel for `target` ("sm_90a") can run on a compute capability.
+bool target_matches(const mla_kernel_info& info, const DeviceInfo& device) {
+  const int sm = static_cast<int>(info.sm);
+  const int cc = device.cc_major * 10 + device.cc_minor;
+  const char suffix = info.target[std::string(info.target).size() - 1];
+  if (suffix == 'a') return cc == sm;
+  return device.cc_major == sm / 10 && cc >= sm;
+}
+
+// Finds the device for a kernel and prepares it there, once.
+void resolve(uint32_t index) {
+  KernelRecord& kernel = suite.kernels[index];
+  if (kernel.resolved) return;
+  kernel.resolved = true;
+  if (!suite.no_driver.empty()) {
+    kernel.cannot_run = suite.no_driver;
+    return;
+  }
+  std::string found;
+  for (int ordinal = 0; ordinal < suite.driver.devices; ++ordinal) {
+    const DeviceInfo device = device_info(suite.driver, ordinal);
+    const std::string name = device.name + " (compute capability " + std::to_string(device.cc_major) + "." +
+                             std::to_string(device.cc_minor) + ", " + std::to_string(device.sm_count) +
+                             " SMs)";
+    found += (found.empty() ? "" : ", ") + name;
+    if (!target_matches(kernel.info, device)) continue;
+    MLA_CU(suite.driver, cuDevicePrimaryCtxRetain, &kernel.context, device.device);
+    MLA_CU(suite.driver, cuCtxSetCurrent, kernel.context);
+    try {
+      PreparedKernel prepared;
+      mla_kernel* handle = nullptr;
+      MLA_API_CALL(suite.api, mla_prepare_index, suite.bundle, index, nullptr, &handle);
+      prepared.kernel = handle;
+      prepared.info = kernel.info;
+      MLA_API_CALL(suite.api, mla_kernel_get_info, handle, &prepared.prepared);
+      kernel.prepared = prepared;
+      kernel.device = name;
+    } catch (const LoaderError& error) {
+      kernel.failed = error.what();
+    }
+    return;
+  }
+  kernel.cannot_run = std::string("no device for ") + kernel.info.target + "; found " + found;
+}
+
+class DecodeTest : public testing::Test {
+ public:
+  DecodeTest(uint32_t index, std::string name, DecodeCase c)
+      : index_(index), name_(std::move(name)), c_(std::move(c)) {}
+
+  void TestBody() override {
+    KernelRecord& kernel = suite.kernels[index_];
+    try {
+      run(kernel);
+    } catch (const DriverError& error) {
+      suite.lost = error.what() + std::string(" in ") + name_;
+      ADD_FAILURE() << error.what();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    if (HasFailure()) {
+      ++kernel.failures;
+    } else if (!IsSkipped()) {
+      ++kernel.ran;
+    }
+  }
+
+ private:
+  void run(KernelRecord& kernel) {
+    ASSERT_EQ(suite.lost, "") << "the device was lost in an earlier test";
+    resolve(index_);
+    if (!kernel.cannot_run.empty()) {
+      ++kernel.skipped;
+      GTEST_SKIP() << kernel.cannot_run;
+    }
+    ASSERT_EQ(kernel.failed, "");
+    MLA_CU(suite.driver, cuCtxSetCurrent, kernel.context);
+
+    const PreparedKernel& prepared = *kernel.prepared;
+    const reference::Format q_format = format_of(prepared.info.q_dtype);
+    const reference::Format kv_format = format_of(prepared.info.kv_dtype);
+    const Layout layout = make_layout(c_, prepared.info.rows, q_format, kv_format);
+    size_t free_bytes = 0, total_bytes = 0;
+    MLA_CU(suite.driver, cuMemGetInfo, &free_bytes, &total_bytes);
+    if (c_.stream_count * static_cast<double>(layout.kv_bytes + layout.v_bytes) > 0.9 * free_bytes) {
+      ++kernel.skipped;
+      GTEST_SKIP() << "the device has " << free_bytes << " bytes free, the case needs "
+                   << layout.kv_bytes + layout.v_bytes << " and more";
+    }
+
+    std::vector<std::unique_ptr<DecodeRunner>> runners;
+    for (int i = 0; i < c_.stream_count; ++i) {
+      runners.push_back(
+          std::make_unique<DecodeRunner>(suite.driver, suite.api, prepared, c_, layout, !suite.emulated()));
+    }
+    if (c_.use_graph) {
+      for (auto& runner : runners) runner->capture();
+    }
+    for (size_t step = 0; step < c_.steps.size(); ++step) {
+      std::vector<DecodeData> data;
+      for (size_t i = 0; i < runners.size(); ++i) {
+        const uint64_t seed = suite.settings.seed + std::hash<std::string>{}(name_) + 1000 * i;
+        data.push_back(make_data(c_, layout, q_format, kv_format, step, seed));
+        runners[i]->upload(data[i]);
+      }
+      std::vector<Outputs> first;
+      for (int repeat = 0; repeat < c_.repeat_count; ++repeat) {
+        for (auto& runner : runners) runner->poison_outputs();
+        for (auto& runner : runners) c_.use_graph ? runner->replay() : runner->launch();
+        for (auto& runner : runners) runner->synchronize();
+        for (size_t i = 0; i < runners.size(); ++i) {
+          Outputs outputs = runners[i]->fetch();
+          if (repeat == 0) {
+            first.push_back(std::move(outputs));
+          } else {
+            ASSERT_EQ(outputs.out == first[i].out, true) << "out differs between repeat 0 and " << repeat;
+            ASSERT_EQ(same_bits(outputs.lse, first[i].lse), true)
+                << "lse differs between repeat 0 and " << repeat;
+            ASSERT_EQ(outputs.bad_pages, first[i].bad_pages) << "in repeat " << repeat;
+          }
+        }
+      }
+      for (size_t i = 0; i < runners.size(); ++i) {
+        for (const std::string& fault : runners[i]->check_memory())
+          ADD_FAILURE() << "step " << step << ": " << fault;
+        VerifyOptions options;
+        options.workers = launch_workers(prepared, c_);
+        options.budget = suite.settings.budget;
+        options.seed = suite.settings.seed;
+        const Verdict verdict = verify(data[i], first[i], options);
+        for (const std::string& fault : verdict.faults) ADD_FAILURE() << "step " << step << ": " << fault;
+        kernel.errors.merge(verdict.errors);
+        if (suite.settings.verbose) {
+          std::printf("  step %zu: %s (%lld rows)\n", step, verdict.errors.text().c_str(),
+                      static_cast<long long>(verdict.rows_compared));
+        }
+      }
+    }
+  }
+
+  static bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+  }
+
+  const uint32_t index_;
+  const std::string name_;
+  const DecodeCase c_;
+};
+
+std::string test_name(std::string text) {
+  for (char& c : text) {
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return text;
+}
+
+void register_tests() {
+  const unsigned grid = suite.settings.grid == "full"    ? kFull
+                        : suite.settings.grid == "quick" ? kQuick
+                                                         : kEmulator;
+  for (uint32_t index = 0; index < suite.kernels.size(); ++index) {
+    const mla_kernel_info& info = suite.kernels[index].info;
+    const KernelLimits limits{info.rows, info.page_size_min, info.page_size_max, info.features};
+    for (const NamedCase& named : all_cases()) {
+      if (!(named.grids & grid)) continue;
+      std::vector<int> page_sizes = {named.test.page_tokens};
+      if (named.every_page_size) {
+        page_sizes.clear();
+        for (int size = info.page_size_min; size <= info.page_size_max; size *= 2) page_sizes.push_back(size);
+      }
+      for (const int page_size : page_sizes) {
+        DecodeCase c = named.test;
+        c.page_size(page_size);
+        if (!(info.features & MLA_FEATURE_LSE)) c.no_lse();
+        if (!why_not(c, limits).empty()) continue;
+        std::string name = named.name;
+        if (named.every_page_size) name += "_page_" + std::to_string(page_size);
+        const std::string suite_name = test_name(info.id);
+        const std::string full_name = name + "/" + info.target;
+        testing::RegisterTest(suite_name.c_str(), full_name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                              [=]() -> testing::Test* { return new DecodeTest(index, name, c); });
+      }
+    }
+  }
+}
+
+// Opens the bundle and describes its kernels. Empty string on success.
+std::string open_bundle() {
+  if (std::string error = suite.api.open(suite.settings.loader); !error.empty()) return error;
+  try {
+    MLA_API_CALL(suite.api, mla_bundle_open, suite.settings.bundle.c_str(), nullptr, &suite.bundle);
+    mla_bundle_info info = MLA_BUNDLE_INFO_INIT;
+    MLA_API_CALL(suite.api, mla_bundle_get_info, suite.bundle, &info);
+    suite.kernels.resize(info.kernel_count);
+    for (uint32_t i = 0; i < info.kernel_count; ++i) {
+      MLA_API_CALL(suite.api, mla_bundle_get_kernel, suite.bundle, i, &suite.kernels[i].info);
+    }
+    std::printf("bundle %s %s, %u kernels, toolkit %s\n", info.name, info.version, info.kernel_count,
+                info.toolkit);
+  } catch (const LoaderError& error) {
+    return error.what();
+  }
+  return suite.kernels.empty() ? "the bundle has no kernel" : "";
+}
+
+// The closing summary; returns the number of kernels executed.
+size_t summarise(std::string* text) {
+  size_t executed = 0;
+  const auto line = [&](const std::string& s) { *text += s + "\n"; };
+  line("");
+  line("Kernels of " + suite.settings.bundle + " (grid " + suite.settings.grid + "):");
+  for (const KernelRecord& kernel : suite.kernels) {
+    const std::string head = std::string("  ") + kernel.info.id + " [" + kernel.info.target + "]: ";
+    if (kernel.ran + kernel.failures == 0) {
+      const std::string reason =
+          !kernel.cannot_run.empty() ? kernel.cannot_run : "no test of it was selected";
+      line(head + "not executed (" + std::to_string(kernel.skipped) + " cases skipped): " + reason);
+      continue;
+    }
+    if (kernel.ran > 0) ++executed;
+    line(head + std::to_string(kernel.ran) + " cases passed, " + std::to_string(kernel.failures) +
+         " failed, " + std::to_string(kernel.skipped) + " skipped, on " +
+         (kernel.device.empty() ? "no device" : kernel.device));
+    line("      worst errors: " + kernel.errors.text());
+  }
+  line("kernels executed: " + std::to_string(executed) + " / " + std::to_string(suite.kernels.size()));
+  return executed;
+}
+
+int run(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  Settings& s = suite.settings;
+  if (const char* grid = std::getenv("MLA_GRID")) s.grid = grid;
+  if (const char* required = std::getenv("MLA_REQUIRE_EXECUTED")) s.require_executed = required;
+  CLI::App app("Regression suite over a bundle of MLA decode kernels, through the C ABI.");
+  app.add_option("--bundle", s.bundle, "Folder of the bundle")->capture_default_str();
+  app.add_option("--loader", s.loader, "Path of libmla_loader.so")->capture_default_str();
+  app.add_option("--driver", s.driver, "CUDA driver (default: MLA_CUDA_DRIVER_PATH, else libcuda.so.1)");
+  app.add_option("--mla-grid", s.grid, "Cases that run (environment: MLA_GRID)")
+      ->check(CLI::IsMember({"emulator", "quick", "full"}))
+      ->capture_default_str();
+  app.add_option("--mla-report", s.report, "File for the closing summary");
+  app.add_option("--mla-seed", s.seed, "Seed of the random data")->capture_default_str();
+  app.add_option("--mla-budget", s.budget,
+                 "Multiply-adds of the reference per launch; heads are sampled beyond it")
+      ->capture_default_str();
+  app.add_flag("--mla-verbose", s.verbose, "Print the errors of every case");
+  CLI11_PARSE(app, argc, argv);
+  // The loader and this program must use the same driver.
+  if (!s.driver.empty()) setenv("MLA_CUDA_DRIVER_PATH", s.driver.c_str(), 1);
+
+  if (const std::string error = open_bundle(); !error.empty()) {
+    std::fprintf(stderr, "%s\n", error.c_str());
+    return 2;
+  }
+  suite.no_driver = suite.driver.open(s.driver);
+  if (suite.no_driver.empty()) {
+    std::printf("driver %s, CUDA %d.%d\n", suite.driver.path.c_str(), suite.driver.version / 1000,
+                suite.driver.version % 1000 / 10);
+  } else {
+    std::printf("%s\n", suite.no_driver.c_str());
+  }
+  register_tests();
+  const int result = RUN_ALL_TESTS();
+
+  std::string summary;
+  const size_t executed = summarise(&summary);
+  std::fputs(summary.c_str(), stdout);
+  if (!s.report.empty()) std::ofstream(s.report) << summary;
+  if (suite.lost.empty()) suite.api.mla_bundle_close(suite.bundle);
+  const size_t required = s.require_executed == "all" ? suite.kernels.size()
+                          : s.require_executed == "1" ? 1
+                                                      : 0;
+  if (executed < required) {
+    std::printf("MLA_REQUIRE_EXECUTED=%s: %zu kernels were executed, %zu are required\n",
+                s.require_executed.c_str(), executed, required);
+    return 1;
+  }
+  return result;
+}
+
+}  // namespace
+}  // namespace mla::test
+
+int main(int argc, char** argv) { return mla::test::run(argc, argv); }

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The suite's own parts, without a driver: the host copy of the schedule, the data, and that the
+// comparison finds what is wrong.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "kernels/common/mla_schedule.h"
+#include "loader/include/mla_loader.h"
+#include "tests/reference/number_formats.h"
+#include "tests/regression/cases.h"
+#include "tests/regression/schedule_model.h"
+#include "tests/regression/verify.h"
+
+namespace mla::test {
+namespace {
+
+using reference::Format;
+using reference::kDepthV;
+
+TEST(ScheduleModel, OneItemByHand) {
+  // 10 tiles + 2 units of overhead = 12 units: three workers of 4 units (at least 4 each).
+  ScheduleInput input;
+  input.seq_lens = {640};
+  input.capacity = 1 << 20;
+  input.workers = 33;
+  EXPECT_EQ(split_offsets(input), (std::vector<std::vector<int>>{{0, 4, 8, 10}}));
+  input.max_splits = 2;  // splits begin at multiples of 5 tiles
+  EXPECT_EQ(split_offsets(input), (std::vector<std::vector<int>>{{0, 5, 10}}));
+  input.max_splits = 1;
+  EXPECT_EQ(split_offsets(input), (std::vector<std::vector<int>>{{0, 10}}));
+}
+
+TEST(ScheduleModel, NothingVisible) {
+  ScheduleInput input;
+  input.seq_lens = {0, 1};
+  input.q_len = 2;
+  input.capacity = 64;
+  input.workers = 4;
+  EXPECT_EQ(split_offsets(input), (std::vector<std::vector<int>>{{0, 0}, {0, 0}, {0, 0}, {0, 1}}));
+}
+
+// Every tile of every query token belongs to one worker, each takes a contiguous range, and shares
+// are balanced: the walk over units, independent of split_offsets.
+TEST(ScheduleModel, AgreesWithAWalkOverTheUnits) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 300; ++trial) {
+    ScheduleInput input;
+    input.q_len = 1 + random() % 3;
+    input.capacity = 5000;
+    input.workers = 1 + random() % 40;
+    input.max_splits = trial % 3 == 0 ? 1 + random() % 5 : 0;
+    for (int i = 1 + random() % 6; i > 0; --i) input.seq_lens.push_back(random() % 6000 * (random() % 4 > 0));
+    const auto splits = split_offsets(input);
+
+    std::vector<int> owner;  // of every unit
+    int length = 0;
+    for (const int len : input.seq_lens) {
+      for (int t = 0; t < input.q_len; ++t) length += item_units(visible_tokens(len, 5000, input.q_len, t));
+    }
+    const int workers = active_workers(length, input.workers);
+    for (int c = 0; c < workers; ++c) owner.resize(share_begin(c + 1, length, workers), c);
+    ASSERT_EQ(static_cast<int>(owner.size()), length);
+
+    size_t item = 0;
+    int start = 0;
+    for (const int len : input.seq_lens) {
+      for (int t = 0; t < input.q_len; ++t, ++item) {
+        const int visible = visible_tokens(len, 5000, input.q_len, t);
+        if (visible > 0) {
+          const int tiles = item_tiles(visible);
+          const int granularity = split_granularity(tiles, input.max_splits);
+          std::set<int> want = {0, tiles};
+          for (int tile = 1; tile < tiles; ++tile) {
+            if (owner[start + tile] != owner[start + tile - 1]) want.insert(tile / granularity * granularity);
+          }
+          EXPECT_EQ(splits[item], std::vector<int>(want.begin(), want.end()));
+          if (input.max_splits > 0) {
+            EXPECT_LE(static_cast<int>(splits[item].size()) - 1, input.max_splits);
+          }
+        }
+        start += item_units(visible);
+      }
+    }
+  }
+}
+
+TEST(Data, DistributionAndFormats) {
+  for (const Format format : {Format::kE4M3, Format::kBF16}) {
+    for (const double sigma : {1.0, 0.1}) {
+      const int64_t count = 200000;
+      std::vector<uint8_t> bytes(count * 2);
+      fill_normal(bytes.data(), count, format, sigma, 9);
+      double sum = 0, squares = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const double value =
+            format == Format::kE4M3
+                ? reference::e4m3_to_float(bytes[i])
+                : reference::bf16_to_float(reinterpret_cast<const uint16_t*>(bytes.data())[i]);
+        sum += value;
+        squares += value * value;
+      }
+      EXPECT_NEAR(sum / count, 0.0, 0.01 * sigma);
+      EXPECT_NEAR(std::sqrt(squares / count), sigma, 0.01 * sigma);
+    }
+  }
+}
+
+TEST(Data, WhatMustNotBeReadIsPoisoned) {
+  const DecodeCase c =
+      DecodeCase().seq_lens({70, 0, 16}).page_size(16).heads(2).pad_table(3).bad_pages({{0, 1, -5}});
+  const Layout layout = make_layout(c, 128, Format::kE4M3, Format::kE4M3);
+  const DecodeData data = make_data(c, layout, Format::kE4M3, Format::kE4M3, 0, 1);
+  EXPECT_EQ(layout.heads, 2);
+  EXPECT_EQ(layout.max_pages_per_seq, 7);
+  EXPECT_EQ(layout.page_table_stride, 10);
+  EXPECT_GT(layout.pages, 6);
+  EXPECT_EQ(data.page_ids.size(), 6u);
+  EXPECT_EQ(std::set<int32_t>(data.page_ids.begin(), data.page_ids.end()).size(), 6u);
+  EXPECT_TRUE(std::count(data.page_ids.begin(), data.page_ids.end(), 0));
+  EXPECT_TRUE(std::count(data.page_ids.begin(), data.page_ids.end(), layout.pages - 1));
+  EXPECT_EQ(data.device_table[1], -5);
+  EXPECT_EQ(data.host_table[1], -1);
+  // Request 0 uses 5 pages; the rest of its row, and the row of request 1, are absurd.
+  for (int i = 0; i < 20; ++i) {
+    const bool used = i < 5 && i != 1;
+    EXPECT_EQ(data.device_table[i] >= 0 && data.device_table[i] < layout.pages, used) << i;
+  }
+  // Six tokens of the fifth page are numbers, the other ten NaN.
+  const uint8_t* page = &data.keys[data.host_table[4] * 16 * 576];
+  for (int i = 0; i < 16 * 576; ++i) {
+    ASSERT_EQ(std::isnan(reference::e4m3_to_float(page[i])), i >= 6 * 576) << i;
+  }
+}
+
+TEST(Data, FirstAndLastPageAreUsedOnlyOnce) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const DecodeCase c = DecodeCase().seq_lens({5, 130, 64});
+    const Layout layout = make_layout(c, 16, Format::kE4M3, Format::kE4M3);
+    const DecodeData data = make_data(c, layout, Format::kE4M3, Format::kE4M3, 0, seed);
+    std::set<int32_t> ids(data.page_ids.begin(), data.page_ids.end());
+    EXPECT_EQ(ids.size(), data.page_ids.size());
+    EXPECT_EQ(*ids.begin(), 0);
+    EXPECT_EQ(*ids.rbegin(), layout.pages - 1);
+  }
+}
+
+// Outputs as a faultless kernel would give them, for a case with everything in it.
+class Verify : public testing::Test {
+ protected:
+  Verify()
+      : c_(DecodeCase().seq_lens({0, 1, 65, 1500}).q_len(2).heads(12).bad_pages({{3, 4, -1}})),
+        layout_(make_layout(c_, 128, Format::kE4M3, Format::kE4M3)),
+        data_(make_data(c_, layout_, Format::kE4M3, Format::kE4M3, 0, 3)) {
+    options_.workers = 5;
+    ScheduleInput schedule;
+    schedule.seq_lens = data_.seq_lens;
+    schedule.q_len = 2;
+    schedule.capacity = layout_.max_pages_per_seq * 64;
+    schedule.workers = 5;
+    const auto splits = split_offsets(schedule);
+    reference::ReferenceOptions options;
+    options.split_offsets = [&](reference::QueryToken t) { return splits[t.request * 2 + t.token]; };
+    const auto want = decode_reference(data_.problem(), options);
+    for (const double value : want.model_out) {
+      outputs_.out.push_back(reference::float_to_bf16(static_cast<float>(value)));
+    }
+    for (const double value : want.lse) outputs_.lse.push_back(static_cast<float>(value));
+    outputs_.bad_pages = 2;
+  }
+
+  std::vector<std::string> faults() { return verify(data_, outputs_, options_).faults; }
+  // The faults have one that contains `text`.
+  bool finds(const std::string& text) {
+    for (const std::string& fault : faults()) {
+      if (fault.find(text) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+  DecodeCase c_;
+  Layout layout_;
+  DecodeData data_;
+  VerifyOptions options_;
+  Outputs outputs_;
+};
+
+TEST_F(Verify, AcceptsTheRightOutputs) {
+  const Verdict verdict = verify(data_, outputs_, options_);
+  EXPECT_EQ(verdict.faults, std::vector<std::string>{});
+  EXPECT_EQ(verdict.rows_compared, 96);
+  EXPECT_GT(verdict.errors.exact_long, 1e-3);
+  EXPECT_LT(verdict.errors.model, 3e-3);
+}
+
+TEST_F(Verify, FindsOneWrongRow) {
+  const size_t row = 5 * 12 + 7;  // request 2, query token 1, head 7
+  for (int d = 0; d < kDepthV; ++d) outputs_.out[row * kDepthV + d] ^= 0x8000;
+  EXPECT_TRUE(finds("request 2, query token 1, head 7 (65 tokens visible): relative error 2 against exact"));
+}
+
+TEST_F(Verify, FindsASmallErrorOfOneRow) {
+  const size_t row = 7 * 12 + 11;
+  for (int d = 0; d < kDepthV; ++d) {
+    uint16_t& code = outputs_.out[row * kDepthV + d];
+    code = reference::float_to_bf16(reference::bf16_to_float(code) * 1.03f);
+  }
+  EXPECT_TRUE(finds("request 3, query token 1, head 11 (1500 tokens visible): relative error 0.03"));
+  EXPECT_TRUE(finds("against the model of the quantisation, at most 0.015"));
+}
+
+TEST_F(Verify, FindsADriftOfAllRows) {
+  for (uint16_t& code : outputs_.out)
+    code = reference::float_to_bf16(reference::bf16_to_float(code) * 1.008f);
+  EXPECT_TRUE(finds("relative L2 error against the model of the quantisation is 0.00"));
+}
+
+TEST_F(Verify, FindsOtherSplits) {
+  // The model must know the splits: with those of another number of workers the error is that of
+  // the quantisation.
+  const double right = verify(data_, outputs_, options_).errors.model;
+  options_.workers = 2;
+  EXPECT_GT(verify(data_, outputs_, options_).errors.model, 2 * right);
+}
+
+TEST_F(Verify, FindsNaNAndRowsThatSeeNothing) {
+  outputs_.out[3] = 0x7fff;
+  EXPECT_TRUE(finds("out has nan in row 0, column 3"));
+  outputs_.out[3] = 0x3f80;
+  EXPECT_TRUE(finds("request 0, query token 0, head 0 (0 tokens visible): out must be 0 but is 1.0"));
+  outputs_.out[3] = 0;
+  outputs_.lse[2] = 0.0f;
+  EXPECT_TRUE(finds("request 0, query token 0, head 2 (0 tokens visible): lse must be -inf but is 0.0"));
+  outputs_.lse[2] = std::nanf("");
+  EXPECT_TRUE(finds("lse is NaN in row 2"));
+}
+
+TEST_F(Verify, FindsLseAndBadPageCount) {
+  outputs_.lse[95] += 0.002f;
+  EXPECT_TRUE(
+      finds("request 3, query token 1, head 11 (1500 tokens visible): lse is off by 0.002, at most 0.001"));
+  outputs_.bad_pages = 1;
+  EXPECT_TRUE(finds("the bad page counter is 1, expected 2"));
+}
+
+TEST_F(Verify, SamplesHeadsBeyondTheBudget) {
+  options_.budget = 1;
+  EXPECT_EQ(verify(data_, outputs_, options_).rows_compared, 8 * 4);
+}
+
+TEST(Cases, NamesAreUniqueAndEveryCaseFitsAFullKernel) {
+  std::set<std::string> names;
+  const KernelLimits full{128, 16, 128, MLA_FEATURE_LSE | MLA_FEATURE_PDL | MLA_FEATURE_SEPARATE_VALUES};
+  for (const NamedCase& named : all_cases()) {
+    EXPECT_TRUE(names.insert(named.name).second) << named.name;
+    EXPECT_EQ(why_not(named.test, full), "") << named.name;
+    EXPECT_TRUE(named.grids & kFull) << named.name;
+    for (const BadPage& bad : named.test.bad) {
+      EXPECT_LT(bad.page * named.test.page_tokens, named.test.steps[0][bad.request]) << named.name;
+    }
+  }
+}
+
+TEST(Cases, ReasonsWhyAKernelCannotServe) {
+  const KernelLimits kernel{16, 32, 64, 0};
+  EXPECT_EQ(why_not(DecodeCase().heads(17), kernel), "17 heads, the kernel has 16 rows");
+  EXPECT_EQ(why_not(DecodeCase().page_size(16), kernel), "page size 16, the kernel has 32 to 64");
+  EXPECT_EQ(why_not(DecodeCase().separate_values(), kernel), "the kernel has no separate values");
+  EXPECT_EQ(why_not(DecodeCase().pdl(), kernel), "the kernel has no programmatic dependent launch");
+  EXPECT_EQ(why_not(DecodeCase(), kernel), "the kernel has no lse");
+  EXPECT_EQ(why_not(DecodeCase().no_lse(), kernel), "");
+}
+
+}  // namespace
+}  // namespace mla::test

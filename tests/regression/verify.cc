@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/regression/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+
+#include "tests/reference/number_formats.h"
+#include "tests/regression/schedule_model.h"
+
+namespace mla::test {
+
+using reference::kDepthV;
+using reference::QueryToken;
+
+namespace {
+
+constexpr size_t kMostFaults = 8;
+
+std::string format(const char* text, double a, double b) {
+  char buffer[256];
+  std::snprintf(buffer, sizeof(buffer), text, a, b);
+  return buffer;
+}
+
+// Heads to compare: all of them, or as many as the budget allows, at least 4, ends included.
+std::vector<int> sample_heads(const DecodeData& data, const VerifyOptions& options) {
+  double tokens = 0;
+  for (const int32_t len : data.seq_lens) tokens += double(len) * data.c->query_len;
+  const double cost_per_head = tokens * (reference::kDepthK + 2.0 * kDepthV);
+  const int heads = data.layout.heads;
+  std::vector<int> all(heads);
+  for (int i = 0; i < heads; ++i) all[i] = i;
+  const int wanted = static_cast<int>(std::clamp(options.budget / std::max(cost_per_head, 1.0), 4.0, 1e6));
+  if (wanted >= heads) return all;
+  std::mt19937_64 random(options.seed);
+  std::shuffle(all.begin() + 1, all.end() - 1, random);
+  std::swap(all[1], all[heads - 1]);
+  all.resize(wanted);
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+struct Norm {
+  double error = 0, reference = 0;
+  void add(double got, double want) {
+    error += (got - want) * (got - want);
+    reference += want * want;
+  }
+  void add(const Norm& other) {
+    error += other.error;
+    reference += other.reference;
+  }
+  bool empty() const { return reference == 0; }
+  double relative() const { return std::sqrt(error / reference); }
+};
+
+}  // namespace
+
+void Errors::merge(const Errors& other) {
+  exact_short = std::max(exact_short, other.exact_short);
+  exact_long = std::max(exact_long, other.exact_long);
+  exact_row = std::max(exact_row, other.exact_row);
+  model = std::max(model, other.model);
+  model_row = std::max(model_row, other.model_row);
+  lse = std::max(lse, other.lse);
+}
+
+std::string Errors::text() const {
+  std::string text;
+  const auto add = [&](const char* name, double value) {
+    if (value < 0) return;
+    char buffer[64];
+    std::snprintf(buffer, sizeof(buffer), "%s%s %.2e", text.empty() ? "" : ", ", name, value);
+    text += buffer;
+  };
+  add("exact <1024", exact_short);
+  add("exact >=1024", exact_long);
+  add("worst row", exact_row);
+  add("model", model);
+  add("worst row", model_row);
+  add("lse", lse);
+  return text.empty() ? "nothing visible" : text;
+}
+
+Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptions& options) {
+  Verdict verdict;
+  const auto fault = [&](const std::string& text) {
+    if (verdict.faults.size() < kMostFaults) verdict.faults.push_back(text);
+  };
+  const reference::DecodeProblem problem = data.problem();
+  const bool e4m3 = data.kv_format == reference::Format::kE4M3;
+  const double row_bound = e4m3 ? kMaxExactRow : kMaxBf16Row;
+
+  // Every value of every row must have been written with a number, sampled or not.
+  for (size_t i = 0; i < outputs.out.size(); ++i) {
+    if (std::isfinite(reference::bf16_to_float(outputs.out[i]))) continue;
+    fault("out has " + std::to_string(reference::bf16_to_float(outputs.out[i])) + " in row " +
+          std::to_string(i / kDepthV) + ", column " + std::to_string(i % kDepthV));
+    break;
+  }
+  for (size_t i = 0; i < outputs.lse.size(); ++i) {
+    if (!std::isnan(outputs.lse[i])) continue;
+    fault("lse is NaN in row " + std::to_string(i));
+    break;
+  }
+
+  ScheduleInput schedule;
+  schedule.seq_lens = data.seq_lens;
+  schedule.q_len = problem.q_len;
+  schedule.capacity = problem.max_pages_per_seq * problem.page_size;
+  schedule.workers = options.workers;
+  schedule.max_splits = data.c->splits_cap;
+  const std::vector<std::vector<int>> splits = split_offsets(schedule);
+
+  reference::ReferenceOptions reference_options;
+  reference_options.heads = sample_heads(data, options);
+  reference_options.split_offsets = [&](QueryToken t) { return splits[t.request * problem.q_len + t.token]; };
+  const reference::ReferenceResult want = decode_reference(problem, reference_options);
+
+  Norm exact_short, exact_long, model;
+  const size_t heads = want.heads.size();
+  for (size_t i = 0; i < want.query_tokens.size(); ++i) {
+    const QueryToken t = want.query_tokens[i];
+    const int64_t visible = visible_tokens(problem, t);
+    for (size_t h = 0; h < heads; ++h) {
+      const size_t row = i * heads + h;
+      const size_t device_row =
+          (int64_t{t.request} * problem.q_len + t.token) * problem.heads + want.heads[h];
+      const std::string where = "request " + std::to_string(t.request) + ", query token " +
+                                std::to_string(t.token) + ", head " + std::to_string(want.heads[h]) + " (" +
+                                std::to_string(visible) + " tokens visible): ";
+      ++verdict.rows_compared;
+      const uint16_t* got = &outputs.out[device_row * kDepthV];
+      const float got_lse = outputs.lse.empty() ? 0.0f : outputs.lse[device_row];
+      if (std::isinf(want.lse[row])) {
+        for (int d = 0; d < kDepthV; ++d) {
+          if (reference::bf16_to_float(got[d]) == 0.0f) continue;
+          fault(where + "out must be 0 but is " + std::to_string(reference::bf16_to_float(got[d])) +
+                " in column " + std::to_string(d));
+          break;
+        }
+        if (!outputs.lse.empty() && !(std::isinf(got_lse) && got_lse < 0)) {
+          fault(where + "lse must be -inf but is " + std::to_string(got_lse));
+        }
+        continue;
+      }
+
+      Norm exact_row, model_row;
+      for (int d = 0; d < kDepthV; ++d) {
+        const double value = reference::bf16_to_float(got[d]);
+        exact_row.add(value, want.out[row * kDepthV + d]);
+        if (!want.model_out.empty()) model_row.add(value, want.model_out[row * kDepthV + d]);
+      }
+      (visible >= kLongTokens ? exact_long : exact_short).add(exact_row);
+      if (!exact_row.empty()) {
+        verdict.errors.exact_row = std::max(verdict.errors.exact_row, exact_row.relative());
+        if (!(exact_row.relative() <= row_bound)) {
+          fault(where + format("relative error %.3g against exact attention, at most %.3g",
+                               exact_row.relative(), row_bound));
+        }
+      }
+      if (!want.model_out.empty() && !model_row.empty()) {
+        model.add(model_row);
+        verdict.errors.model_row = std::max(verdict.errors.model_row, model_row.relative());
+        if (!(model_row.relative() <= kMaxModelRow)) {
+          fault(where + format("relative error %.3g against the model of the quantisation, at most %.3g",
+                               model_row.relative(), kMaxModelRow));
+        }
+      }
+      if (!outputs.lse.empty()) {
+        const double error = std::abs(got_lse - want.lse[row]);
+        verdict.errors.lse = std::max(verdict.errors.lse, error);
+        if (!(error <= kMaxLse)) fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
+      }
+    }
+  }
+  const auto bound = [&](const Norm& norm, double most, const char* what, double& error) {
+    if (norm.empty()) return;
+    error = norm.relative();
+    if (!(error <= most)) {
+      verdict.faults.insert(verdict.faults.begin(), std::string("relative L2 error ") + what +
+                                                        format(" is %.3g, at most %.3g", error, most));
+    }
+  };
+  bound(exact_short, e4m3 ? kMaxExactShort : kMaxBf16, "against exact attention (below 1024 tokens)",
+        verdict.errors.exact_short);
+  bound(exact_long, e4m3 ? kMaxExactLong : kMaxBf16, "against exact attention (from 1024 tokens on)",
+        verdict.errors.exact_long);
+  bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
+
+  if (data.c->want_bad_page_counter) {
+    const uint64_t bad = count_bad_pages(problem);
+    if (outputs.bad_pages != bad) {
+      fault("the bad page counter is " + std::to_string(outputs.bad_pages) + ", expected " +
+            std::to_string(bad));
+    }
+  }
+  return verdict;
+}
+
+}  // namespace mla::test

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compares the outputs of a launch with the references.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/regression/decode_case.h"
+#include "tests/regression/decode_runner.h"
+
+namespace mla::test {
+
+// Bounds of an e4m3 kernel. "long": query tokens that see at least 1024 tokens.
+inline constexpr double kMaxExactShort = 3e-2;  // relative L2 error against exact attention
+inline constexpr double kMaxExactLong = 2e-2;
+inline constexpr double kMaxExactRow = 8e-2;  // of any single row
+inline constexpr double kMaxModel = 5e-3;     // against the model of the quantisation
+inline constexpr double kMaxModelRow = 1.5e-2;
+inline constexpr double kMaxLse = 1e-3;  // absolute, against exact attention
+// Bounds of a bf16 kernel, against exact attention.
+inline constexpr double kMaxBf16 = 5e-3;
+inline constexpr double kMaxBf16Row = 1.5e-2;
+inline constexpr int64_t kLongTokens = 1024;
+
+// Worst errors seen; negative: not measured.
+struct Errors {
+  double exact_short = -1, exact_long = -1, exact_row = -1;
+  double model = -1, model_row = -1;
+  double lse = -1;
+  void merge(const Errors& other);
+  std::string text() const;
+};
+
+struct Verdict {
+  Errors errors;
+  std::vector<std::string> faults;  // what exceeds a bound; empty: the outputs are right
+  int64_t rows_compared = 0;
+};
+
+struct VerifyOptions {
+  int workers = 1;       // of the launch
+  double budget = 2e10;  // multiply-adds the references may cost; heads are sampled beyond it
+  uint64_t seed = 0;     // of the sample
+};
+
+Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptions& options);
+
+}  // namespace mla::test
