@@ -26,6 +26,8 @@ inline constexpr int kConsumers = 2;
 inline constexpr int kClusterSize = kProducers + kConsumers;
 inline constexpr int kMathWarps = 8;
 inline constexpr int kIoWarps = 4;
+inline constexpr int kLoaderWarp = kMathWarps;         // the first I/O warp
+inline constexpr int kSchedulerWarp = kMathWarps + 1;  // the second; the others only give registers
 inline constexpr int kMathThreads = kMathWarps * 32;
 inline constexpr int kThreads = (kMathWarps + kIoWarps) * 32;
 
@@ -55,10 +57,10 @@ inline constexpr int kVParts = kVColumns / kVPart;
 inline constexpr int kVPartBytes = kTileTokens * kVPart;
 inline constexpr int kVStages = 7;
 
-// A P tile, in the order of the A fragments of the consumers' MMA, then maximum and sum of each row.
+// A P tile, in the order of the A fragments of the consumers' MMA, then a TileRow of each row.
 inline constexpr int kPStages = 4;
 inline constexpr int kPBytes = kRows * kTileTokens;
-inline constexpr int kPMessageBytes = kPBytes + kRows * static_cast<int>(sizeof(float2));
+inline constexpr int kPMessageBytes = kPBytes + kRows * 16;
 static_assert(kPStages % kProducers == 0, "a P stage belongs to one producer");
 
 // P is scaled so that the row maximum becomes the largest e4m3 value.
@@ -70,15 +72,39 @@ inline constexpr int kRowTiles = kRows / kRowGroups / 16;  // m16 tiles of a con
 inline constexpr int kColumnBlocks = kVColumns / 4 / 16;   // 16-column blocks of a consumer warp
 static_assert(kMathWarps == kRowGroups * 4, "consumer warp grid");
 
-// What warp 0 computes at the start and everyone reads.
+// This worker's share of the batch, in units of mla_schedule.h.
 struct Share {
-  int32_t request;  // first item: request, token, and its place on the line of units
+  int32_t request;  // first item: request, token, and its place on the line
   int32_t token;
   int32_t item_begin;
   int32_t begin;  // this worker's units
   int32_t end;
-  int32_t length;   // units of the whole batch
-  int32_t workers;  // workers that take part
+  int32_t length;   // of the whole batch
+  int32_t workers;  // that take part
+};
+
+// This worker's piece of one item (query token).
+struct alignas(16) Item {
+  int32_t request;
+  int32_t query;       // row of q, out and lse in units of heads
+  int32_t visible;     // tokens that the query token sees
+  int32_t item_begin;  // on the line of units
+  int32_t first_tile;  // the piece
+  int32_t last_tile;   // exclusive; <= first_tile: there is no further item
+  int32_t tiles;       // of the whole item
+  int32_t unused;
+
+  __device__ __forceinline__ bool whole() const { return first_tile == 0 && last_tile == tiles; }
+};
+
+// The scheduler warp of each CTA walks the share and hands the items to the other warps.
+inline constexpr int kItemStages = 4;
+inline constexpr int kItemReaders = kMathWarps + 1;  // and the loader warp
+struct ItemQueue {
+  Item items[kItemStages];
+  uint64_t full[kItemStages];
+  uint64_t empty[kItemStages];
+  Share share;
 };
 
 struct ProducerSmem {
@@ -89,23 +115,37 @@ struct ProducerSmem {
   uint64_t ring_full[kMathWarps];
   uint64_t p_empty[kPStages / kProducers];
   uint32_t bad_chunks[kKStages];  // at the stage of a tile's first part: its pages outside the pool
-  Share share;
+  ItemQueue queue;
+};
+
+// What a P tile says of a row, as a float4: the factor that brings what came before to the running
+// maximum, the sums of the tile's P as quantised and exact, the running maximum (log2).
+struct TileRow {
+  float factor, quantised_sum, exact_sum, max;
+};
+
+// What a consumer knows of a row so far.
+struct RowTotal {
+  float max, quantised_sum, exact_sum;
 };
 
 struct ConsumerSmem {
   alignas(1024) uint8_t v[kVStages][kVPartBytes];
   struct alignas(16) PStage {
     uint4 fragments[kMathWarps][2][32];  // [m16 tile][k32 step][lane]
-    float2 max_sum[kRows];               // running maximum (log2), sum of this tile's row of P
+    alignas(16) TileRow rows[kRows];
   } p[kPStages];
   uint64_t v_full[kVStages];
   uint64_t v_empty[kVStages];
   uint64_t p_full[kPStages];
+  RowTotal rows[kRows];
   int32_t last_arriver;
   int32_t splits;
-  uint16_t split_slots[kMaxWorkers];  // slots of the item's splits, in the order of their tiles
-  Share share;
+  uint8_t split_workers[kMaxWorkers];  // of the item's splits, in the order of their tiles
+  ItemQueue queue;
 };
+
+static_assert(kMaxWorkers <= 256, "split_workers");
 
 inline constexpr int kSmemLimit = 101376 - 1024;  // sm_120: 99 KiB a block, less what the system takes
 inline constexpr int kDynamicSmem = sizeof(ProducerSmem) > sizeof(ConsumerSmem) ? sizeof(ProducerSmem)

@@ -12,6 +12,7 @@
 namespace mla::cluster {
 
 __device__ __forceinline__ void init_consumer_barriers(ConsumerSmem& smem) {
+  init_queue_barriers(smem.queue);
   for (int i = 0; i < kVStages; ++i) {
     ptx::mbarrier_init(ptx::smem_addr(&smem.v_full[i]), 1);
     ptx::mbarrier_init(ptx::smem_addr(&smem.v_empty[i]), kMathWarps / kVParts);
@@ -30,13 +31,13 @@ __device__ __forceinline__ void load_values(const DecodeParams& params, Consumer
   const int chunks = kTileTokens >> chunk_log2;
   const uint32_t chunk_bytes = kVPart << chunk_log2;
   RingCursor<kVStages> v;
-  for (ItemWalk item(params, smem.share); item.valid(); item.next()) {
-    const int first_tile = item.first_tile();
+  for (ItemReader items(smem.queue, lane); items.next();) {
+    const Item item = items.item();
     Chunk ahead{-1, 0, false};
-    if (lane < chunks) ahead = load_chunk(item, first_tile, lane);
-    for (int tile = first_tile; tile < item.last_tile; ++tile) {
+    if (lane < chunks) ahead = load_chunk(params, item, item.first_tile, lane);
+    for (int tile = item.first_tile; tile < item.last_tile; ++tile) {
       const Chunk chunk = ahead;
-      if (tile + 1 < item.last_tile && lane < chunks) ahead = load_chunk(item, tile + 1, lane);
+      if (tile + 1 < item.last_tile && lane < chunks) ahead = load_chunk(params, item, tile + 1, lane);
       for (int part = 0; part < kVParts; ++part) {
         const uint32_t full = ptx::smem_addr(&smem.v_full[v.stage]);
         ptx::mbarrier_wait(ptx::smem_addr(&smem.v_empty[v.stage]), v.phase ^ 1);
@@ -55,7 +56,7 @@ __device__ __forceinline__ void load_values(const DecodeParams& params, Consumer
 // The workspace of a launch; see mla_params.h.
 struct Workspace {
   uint32_t* counters;
-  float2* max_sum;
+  float4* row_state;
   float4* acc;
   int workers;
 
@@ -64,16 +65,16 @@ struct Workspace {
     uint8_t* base = reinterpret_cast<uint8_t*>(params.workspace);
     counters = reinterpret_cast<uint32_t*>(base);
     base += workspace_counter_bytes(workers);
-    max_sum = reinterpret_cast<float2*>(base);
-    base += workspace_ml_bytes(kRows, workers);
+    row_state = reinterpret_cast<float4*>(base);
+    base += workspace_row_state_bytes(kRows, workers);
     acc = reinterpret_cast<float4*>(base);
   }
 
   __device__ __forceinline__ uint32_t* counter(int kind, int slot, int half) const {
     return counters + (kind * 2 * workers + slot) * kValueHalves + half;
   }
-  __device__ __forceinline__ float2* max_sum_of(int slot, int half) const {
-    return max_sum + static_cast<int64_t>(slot * kValueHalves + half) * kRows;
+  __device__ __forceinline__ float4* row_state_of(int slot, int half) const {
+    return row_state + static_cast<int64_t>(slot * kValueHalves + half) * kRows;
   }
   // One float4 a thread and fragment, in the order of the math threads.
   __device__ __forceinline__ float4* acc_of(int slot, int half) const {
@@ -101,8 +102,6 @@ struct ConsumerWarp {
   const int column_group;
 
   float acc[kRowTiles][kColumnBlocks][2][4];  // m16 tile, 16-column block, even/odd columns
-  float max[kRowTiles][2];                    // of rows lane / 4 and lane / 4 + 8 of each m16 tile
-  float sum[kRowTiles][2];
 
   __device__ __forceinline__ ConsumerWarp(const DecodeParams& p, ConsumerSmem& sm, int h, int w, int l)
       : params(p),
@@ -118,16 +117,28 @@ struct ConsumerWarp {
     return (row_group * kRowTiles + m) * 16 + h * 8 + lane / 4;
   }
 
+  // Maximum and sums of a row stand in shared memory, kept by one lane of its four in one of its
+  // warps: registers are short, and only the end of an item needs them. `body(m, h)` runs for the
+  // rows that this lane keeps.
+  template <class Body>
+  __device__ __forceinline__ void for_own_rows(Body body) const {
+    if (column_group != 0 || quad != 0) return;
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) body(m, h);
+    }
+  }
+
+  __device__ __forceinline__ void clear_rows() const {
+    for_own_rows([&](int m, int h) { smem.rows[row_of(m, h)] = RowTotal{-INFINITY, 0.f, 0.f}; });
+  }
+
   __device__ __forceinline__ void sync() const { ptx::named_barrier(1, kMathThreads); }
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        max[m][h] = -INFINITY;
-        sum[m][h] = 0.f;
-      }
 #pragma unroll
       for (int c = 0; c < kColumnBlocks; ++c) {
 #pragma unroll
@@ -136,7 +147,7 @@ struct ConsumerWarp {
     }
   }
 
-  // Brings the accumulators to the running maximum of the tile.
+  // Brings accumulators and sums to the running maximum of the tile.
   __device__ __forceinline__ void rescale(const ConsumerSmem::PStage& p) {
     float factor[kRowTiles][2];
     bool changed = false;
@@ -144,13 +155,17 @@ struct ConsumerWarp {
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float2 ms = p.max_sum[row_of(m, h)];
-        factor[m][h] = ms.x == max[m][h] ? 1.f : ptx::ex2(max[m][h] - ms.x);
-        changed |= ms.x != max[m][h];
-        max[m][h] = ms.x;
-        sum[m][h] = sum[m][h] * factor[m][h] + ms.y;
+        factor[m][h] = p.rows[row_of(m, h)].factor;
+        changed |= factor[m][h] != 1.f;
       }
     }
+    for_own_rows([&](int m, int h) {
+      const int row = row_of(m, h);
+      const TileRow tile = p.rows[row];
+      const RowTotal old = smem.rows[row];
+      smem.rows[row] = RowTotal{tile.max, old.quantised_sum * tile.factor + tile.quantised_sum,
+                                old.exact_sum * tile.factor + tile.exact_sum};
+    });
     if (!__any_sync(0xffffffff, changed)) return;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -210,38 +225,48 @@ struct ConsumerWarp {
   }
 
   __device__ __forceinline__ void run() {
-    RingCursor<kPStages> p;
-    RingCursor<kVStages> v;
-    v.advance(column_group / 2);  // a warp reads one of the tile's two parts
-    // Stage s of P comes from producer s % 2, whose own stages are s / 2.
     const ProducerSmem& producer = reinterpret_cast<const ProducerSmem&>(smem);
-    for (ItemWalk item(params, smem.share); item.valid(); item.next()) {
+    // Tiles of this cluster so far. Both rings follow from it, which costs less than registers to
+    // keep their cursors in.
+    uint32_t sequence = 0;
+    for (ItemReader items(smem.queue, lane); items.next();) {
       clear();
-      for (int tile = item.first_tile(); tile < item.last_tile; ++tile) {
-        const ConsumerSmem::PStage& stage = smem.p[p.stage];
-        const uint32_t p_full = ptx::smem_addr(&smem.p_full[p.stage]);
-        ptx::mbarrier_wait_cluster(p_full, p.phase);
+      clear_rows();
+      int visible_in_tile = items.item().visible - items.item().first_tile * kTileTokens;
+      for (int left = items.item().last_tile - items.item().first_tile; left > 0; --left) {
+        const uint32_t p_stage = sequence % kPStages;
+        const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage]);
+        ptx::mbarrier_wait_cluster(p_full, sequence / kPStages & 1);
         if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kPMessageBytes);
-        rescale(stage);
-        ptx::mbarrier_wait(ptx::smem_addr(&smem.v_full[v.stage]), v.phase);
-        multiply(stage, ptx::smem_addr(smem.v[v.stage]), item.visible - tile * kTileTokens);
+        rescale(smem.p[p_stage]);
+
+        // A warp reads one of the tile's two parts of V.
+        const uint32_t v_part = sequence * kVParts + column_group / 2;
+        const uint32_t v_stage = v_part % kVStages;
+        ptx::mbarrier_wait(ptx::smem_addr(&smem.v_full[v_stage]), v_part / kVStages & 1);
+        multiply(smem.p[p_stage], ptx::smem_addr(smem.v[v_stage]), visible_in_tile);
         __syncwarp();
         if (lane == 0) {
-          ptx::mbarrier_arrive(ptx::smem_addr(&smem.v_empty[v.stage]));
+          ptx::mbarrier_arrive(ptx::smem_addr(&smem.v_empty[v_stage]));
+          // Stage s of P comes from producer s % 2, whose own stages are s / 2.
           ptx::mbarrier_arrive_cluster(
-              ptx::mapa(ptx::smem_addr(&producer.p_empty[p.stage / kProducers]), p.stage % kProducers));
+              ptx::mapa(ptx::smem_addr(&producer.p_empty[p_stage / kProducers]), p_stage % kProducers));
         }
-        p.advance();
-        v.advance(kVParts);
+        ++sequence;
+        visible_in_tile -= kTileTokens;
       }
-      if (item.whole() || merge(item)) write_output(item);
+      if (items.item().whole() || merge(items.item())) {
+        sync();  // the sums are complete
+        write_output(items.item().query);
+        sync();  // and read, before the next item starts them anew
+      }
     }
   }
 
-  __device__ __forceinline__ void write_output(const ItemWalk& item) const {
+  __device__ __forceinline__ void write_output(int query) const {
     const float kv_scale =
         params.kv_scale_ptr != 0 ? *reinterpret_cast<const float*>(params.kv_scale_ptr) : params.kv_scale;
-    const int64_t first = item.query() * params.heads;
+    const int64_t first = static_cast<int64_t>(query) * params.heads;
     uint8_t* out = reinterpret_cast<uint8_t*>(params.out);
     float* lse = reinterpret_cast<float*>(params.lse);
 #pragma unroll
@@ -250,11 +275,12 @@ struct ConsumerWarp {
       for (int h = 0; h < 2; ++h) {
         const int row = row_of(m, h);
         if (row >= params.heads) continue;
-        const bool empty = max[m][h] == -INFINITY;
-        const float scale = empty ? 0.f : __fdividef(kv_scale, sum[m][h]);
+        const RowTotal total = smem.rows[row];
+        const bool empty = total.max == -INFINITY;
+        const float scale = empty ? 0.f : __fdividef(kv_scale, total.quantised_sum);
         if (lse != nullptr && half == 0 && column_group == 0 && quad == 0) {
           constexpr float kLn2 = 0.6931471805599453f;
-          lse[first + row] = empty ? -INFINITY : kLn2 * (max[m][h] - kLog2PMax + ptx::lg2(sum[m][h]));
+          lse[first + row] = empty ? -INFINITY : kLn2 * (total.max - kLog2PMax + ptx::lg2(total.exact_sum));
         }
         const int column = half * kVColumns + column_group * (kColumnBlocks * 16) + quad * 4;
         uint8_t* dst = out + ((first + row) * kHeadDimV + column) * sizeof(uint16_t);
@@ -285,39 +311,44 @@ struct ConsumerWarp {
         }
       }
     }
-    if (column_group == 0 && quad == 0) {
-      float2* ms = workspace.max_sum_of(slot, half);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) ms[row_of(m, h)] = float2{max[m][h], sum[m][h]};
-      }
-    }
+    float4* state = workspace.row_state_of(slot, half);
+    for_own_rows([&](int m, int h) {
+      const RowTotal total = smem.rows[row_of(m, h)];
+      state[row_of(m, h)] = float4{total.max, total.quantised_sum, total.exact_sum, 0.f};
+    });
+  }
+
+  // The workspace slot of split `i` of the list: only the first starts the item.
+  __device__ __forceinline__ int split_slot(int i) const {
+    return partial_slot(smem.split_workers[i], i == 0);
   }
 
   // Sums `count` partial results, every `stride`-th of the list from `first`, in that order.
   __device__ __forceinline__ void load_merged(const Workspace& workspace, int first, int count, int stride) {
     clear();
+    float max[kRowTiles][2];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) max[m][0] = max[m][1] = -INFINITY;
     for (int i = 0; i < count; ++i) {
-      const float2* ms = workspace.max_sum_of(smem.split_slots[first + i * stride], half);
+      const float4* state = workspace.row_state_of(split_slot(first + i * stride), half);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) max[m][h] = fmaxf(max[m][h], __ldcg(&ms[row_of(m, h)]).x);
+        for (int h = 0; h < 2; ++h) max[m][h] = fmaxf(max[m][h], __ldcg(&state[row_of(m, h)].x));
       }
     }
+    for_own_rows([&](int m, int h) { smem.rows[row_of(m, h)] = RowTotal{max[m][h], 0.f, 0.f}; });
     for (int i = 0; i < count; ++i) {
-      const int slot = smem.split_slots[first + i * stride];
-      const float2* ms = workspace.max_sum_of(slot, half);
+      const int slot = split_slot(first + i * stride);
+      const float4* state = workspace.row_state_of(slot, half);
       const float4* src = workspace.acc_of(slot, half) + warp * 32 + lane;
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
         float weight[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const float2 v = __ldcg(&ms[row_of(m, h)]);
-          weight[h] = v.x == -INFINITY ? 0.f : ptx::ex2(v.x - max[m][h]);
-          sum[m][h] += v.y * weight[h];
+          const float split_max = __ldcg(&state[row_of(m, h)].x);
+          weight[h] = split_max == -INFINITY ? 0.f : ptx::ex2(split_max - max[m][h]);
         }
 #pragma unroll
         for (int c = 0; c < kColumnBlocks; ++c) {
@@ -332,6 +363,13 @@ struct ConsumerWarp {
           }
         }
       }
+      for_own_rows([&](int m, int h) {
+        const float4 v = __ldcg(&state[row_of(m, h)]);
+        const float weight = v.x == -INFINITY ? 0.f : ptx::ex2(v.x - max[m][h]);
+        RowTotal& total = smem.rows[row_of(m, h)];
+        total.quantised_sum += v.y * weight;
+        total.exact_sum += v.z * weight;
+      });
     }
   }
 
@@ -348,19 +386,20 @@ struct ConsumerWarp {
     return smem.last_arriver != 0;
   }
 
-  // Lists the slots of the item's splits in the order of their tiles.
-  __device__ __forceinline__ void list_splits(const ItemWalk& item) const {
-    const Share& share = item.share;
+  // Lists the workers of the item's splits in the order of their tiles.
+  __device__ __forceinline__ void list_splits(const Item& item) const {
+    const Share& share = smem.queue.share;
     const int first = worker_of(item.item_begin, share.length, share.workers);
-    const int last = worker_of(item.item_begin + item.tiles() - 1, share.length, share.workers);
+    const int last = worker_of(item.item_begin + item.tiles - 1, share.length, share.workers);
     int count = 0;
     for (int c0 = first; c0 <= last; c0 += 32) {
       const int c = c0 + lane;
-      const int begin = item.cut(c);
-      const bool has_piece = c <= last && begin < item.cut(c + 1);
+      const int begin = item_cut(share, params, c, item.item_begin, item.tiles);
+      const int end = item_cut(share, params, c + 1, item.item_begin, item.tiles);
+      const bool has_piece = c <= last && begin < end;
       const uint32_t ballot = __ballot_sync(0xffffffff, has_piece);
       if (has_piece) {
-        smem.split_slots[count + __popc(ballot & ((1u << lane) - 1))] = partial_slot(c, begin == 0);
+        smem.split_workers[count + __popc(ballot & ((1u << lane) - 1))] = static_cast<uint8_t>(c);
       }
       count += __popc(ballot);
     }
@@ -370,29 +409,33 @@ struct ConsumerWarp {
   // Publishes this worker's piece. Returns true if this CTA was the last to arrive: it then holds
   // the merged result of the whole item. Splits are summed in the order of their tiles, within
   // groups and then over groups, whoever arrives last.
-  __device__ __forceinline__ bool merge(const ItemWalk& item) {
+  __device__ __forceinline__ bool merge(const Item& item) {
     const Workspace workspace(params);
-    const int slot = partial_slot(ptx::clusterid_x(), item.first_tile() == 0);
-    store_partial(workspace, slot);
+    const int worker = ptx::clusterid_x();
     if (warp == 0) list_splits(item);
     sync();
     const int splits = smem.splits;
     const int group_size = merge_group_size(splits);
-    int mine = 0;
-    while (smem.split_slots[mine] != slot) ++mine;
-    const int group_first = mine / group_size * group_size;
-    const int group_count = min(group_size, splits - group_first);
-    const int group_slot = smem.split_slots[group_first];
-    if (!arrive_last(workspace.counter(0, group_slot, half), group_count)) return false;
-    load_merged(workspace, group_first, group_count, 1);
     const int groups = (splits + group_size - 1) / group_size;
-    if (groups == 1) return true;
-
-    sync();  // every thread has read the group's maxima and sums before the first slot is overwritten
-    store_partial(workspace, group_slot);
-    if (!arrive_last(workspace.counter(1, smem.split_slots[0], half), groups)) return false;
-    load_merged(workspace, 0, groups, group_size);
-    return true;
+    int first = 0;
+    while (smem.split_workers[first] != worker) ++first;
+    int slot = split_slot(first);
+    first = first / group_size * group_size;
+    int count = min(group_size, splits - first);
+    int stride = 1;
+    for (int level = 0;; ++level) {
+      store_partial(workspace, slot);
+      slot = split_slot(first);
+      if (!arrive_last(workspace.counter(level, slot, half), count)) return false;
+      load_merged(workspace, first, count, stride);
+      if (level == 1 || groups == 1) return true;
+      // The group's result goes to the slot of its first split. Every thread must have read the row
+      // states there before.
+      sync();
+      first = 0;
+      count = groups;
+      stride = group_size;
+    }
   }
 };
 

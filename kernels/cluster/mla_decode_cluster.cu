@@ -68,7 +68,7 @@ extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
   const int rank = ptx::cluster_ctarank();
   const bool is_producer = rank < kProducers;
 
-  if (warp == kMathWarps && lane == 0) {
+  if (warp == kLoaderWarp && lane == 0) {
     ptx::prefetch_tensor_map(is_producer ? &params.k_map : &params.v_map);
     if (is_producer) {
       init_producer_barriers(producer);
@@ -77,24 +77,24 @@ extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
     }
     ptx::fence_mbarrier_init();
   }
-  // Everything below may read what the previous kernel of the stream wrote.
-  ptx::griddepcontrol_wait();
-  if (warp == 0) {
-    find_share(params, ptx::clusterid_x(), ptx::nclusterid_x(), lane,
-               is_producer ? &producer.share : &consumer.share);
-  }
-  // Barriers and share are ready in every CTA of the cluster.
+  __syncwarp();
+  // The barriers are ready in every CTA of the cluster.
   ptx::cluster_arrive();
   ptx::cluster_wait();
+  // Everything below may read what the previous kernel of the stream wrote.
+  ptx::griddepcontrol_wait();
 
   if (warp >= kMathWarps) {
     ptx::setmaxnreg_dec<kIoRegisters>();
-    if (warp == kMathWarps) {
+    if (warp == kLoaderWarp) {
       if (is_producer) {
         load_keys(params, producer, rank, lane);
       } else {
         load_values(params, consumer, rank - kProducers, lane);
       }
+    } else if (warp == kSchedulerWarp) {
+      schedule(params, is_producer ? producer.queue : consumer.queue, ptx::clusterid_x(), ptx::nclusterid_x(),
+               lane);
     }
   } else {
     ptx::setmaxnreg_inc<kMathRegisters>();

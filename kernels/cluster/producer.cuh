@@ -18,22 +18,8 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint3
   }
 }
 
-// A stage index and its phase parity in a ring of kStages.
-template <int kStages>
-struct RingCursor {
-  int stage = 0;
-  uint32_t phase = 0;
-
-  __device__ __forceinline__ void advance(int n = 1) {
-    stage += n;
-    if (stage >= kStages) {
-      stage -= kStages;
-      phase ^= 1;
-    }
-  }
-};
-
 __device__ __forceinline__ void init_producer_barriers(ProducerSmem& smem) {
+  init_queue_barriers(smem.queue);
   for (int i = 0; i < kKStages; ++i) {
     ptx::mbarrier_init(ptx::smem_addr(&smem.k_full[i]), 1);
     ptx::mbarrier_init(ptx::smem_addr(&smem.k_empty[i]), kMathWarps);
@@ -57,18 +43,18 @@ __device__ __forceinline__ void load_keys(const DecodeParams& params, ProducerSm
   uint32_t bad_pages = 0;
   RingCursor<kKStages> k;
   int sequence = 0;
-  for (ItemWalk item(params, smem.share); item.valid(); item.next()) {
+  for (ItemReader items(smem.queue, lane); items.next();) {
+    const Item item = items.item();
     // Tiles of this producer: those whose place in the cluster's whole sequence has its parity.
-    const int first_tile = item.first_tile();
-    int tile = first_tile + ((sequence ^ rank) & 1);
-    sequence += item.last_tile - first_tile;
+    int tile = item.first_tile + ((sequence ^ rank) & 1);
+    sequence += item.last_tile - item.first_tile;
     Chunk ahead{-1, 0, false};
-    if (tile < item.last_tile && lane < chunks) ahead = load_chunk(item, tile, lane);
+    if (tile < item.last_tile && lane < chunks) ahead = load_chunk(params, item, tile, lane);
     for (; tile < item.last_tile; tile += kProducers) {
       const Chunk chunk = ahead;
       // The page id of the next tile is fetched while this tile waits for room.
       if (tile + kProducers < item.last_tile && lane < chunks) {
-        ahead = load_chunk(item, tile + kProducers, lane);
+        ahead = load_chunk(params, item, tile + kProducers, lane);
       }
       const uint32_t bad = __ballot_sync(0xffffffff, lane < chunks && chunk.bad);
       bad_pages += __popc(bad);
@@ -197,25 +183,33 @@ struct ProducerWarp {
   }
 
   // P of one row as the A fragments of the consumers: word w holds tokens 16 w + 2 quad + {0, 1} and
-  // 16 w + 8 + 2 quad + {0, 1}. Returns the row's sum of the quantised values.
-  __device__ __forceinline__ float quantise(int half, float max, uint32_t (&words)[4]) const {
+  // 16 w + 8 + 2 quad + {0, 1}. Returns the row's sum of the quantised values (it
+  // normalises the output, so that the scale and part of the rounding cancel) and of the exact ones
+  // (for lse).
+  __device__ __forceinline__ float2 quantise(int half, float max, uint32_t (&words)[4]) const {
     const float shift = kLog2PMax - (max == -INFINITY ? 0.f : max);
-    float sum = 0.f;
+    float2 sum{0.f, 0.f};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       uint16_t pair[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float* x = &s[2 * w + i][2 * half];
-        pair[i] = ptx::cvt_e4m3x2(ptx::ex2(x[0] + shift), ptx::ex2(x[1] + shift));
-        const uint32_t exact = ptx::cvt_f16x2_from_e4m3x2(pair[i]);
-        const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&exact));
-        sum += f.x + f.y;
+        const float e0 = ptx::ex2(x[0] + shift), e1 = ptx::ex2(x[1] + shift);
+        pair[i] = ptx::cvt_e4m3x2(e0, e1);
+        const uint32_t quantised = ptx::cvt_f16x2_from_e4m3x2(pair[i]);
+        const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&quantised));
+        sum.x += f.x + f.y;
+        sum.y += e0 + e1;
       }
       words[w] = pair[0] | (static_cast<uint32_t>(pair[1]) << 16);
     }
-    sum += __shfl_xor_sync(0xffffffff, sum, 1);
-    return sum + __shfl_xor_sync(0xffffffff, sum, 2);
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) {
+      sum.x += __shfl_xor_sync(0xffffffff, sum.x, d);
+      sum.y += __shfl_xor_sync(0xffffffff, sum.y, d);
+    }
+    return sum;
   }
 
   __device__ __forceinline__ void run() {
@@ -226,18 +220,17 @@ struct ProducerWarp {
     RingCursor<kPStages / kProducers> p;
     uint32_t ring_phase = 0;
     int sequence = 0;
-    for (ItemWalk item(params, smem.share); item.valid(); item.next()) {
-      bool q_loaded = false;
-      const int first_tile = item.first_tile();
-      for (int tile = first_tile; tile < item.last_tile; ++tile, ++sequence) {
-        if ((sequence & 1) != rank) continue;
-        if (!q_loaded) {
-          load_q(item.query());
-          q_loaded = true;
-        }
+    for (ItemReader items(smem.queue, lane); items.next();) {
+      const int first_tile = items.item().first_tile;
+      int tile = first_tile + ((sequence ^ rank) & 1);
+      const int next_sequence = sequence + items.item().last_tile - first_tile;
+      sequence += tile - first_tile;
+      if (tile < items.item().last_tile) load_q(items.item().query);
+      for (; tile < items.item().last_tile; tile += kProducers, sequence += kProducers) {
         const uint32_t bad = scores(k);
-        scale_and_mask(item.visible - tile * kTileTokens, bad);
+        scale_and_mask(items.item().visible - tile * kTileTokens, bad);
         float max[2] = {tile_max(0), tile_max(1)};
+        float before[2] = {-INFINITY, -INFINITY};  // running maximum up to the tile before
 
         // The running maximum goes round the two producers, one message a tile. Strictly in turn,
         // also from one item to the next, so that one mailbox a warp is enough: the other producer
@@ -247,8 +240,10 @@ struct ProducerWarp {
           ring_phase ^= 1;
           if (lane == 0) ptx::mbarrier_arrive_expect_tx(ring_full, 16 * sizeof(float));
           if (tile != first_tile) {
-            max[0] = fmaxf(max[0], smem.ring_max[row]);
-            max[1] = fmaxf(max[1], smem.ring_max[row + 8]);
+            before[0] = smem.ring_max[row];
+            before[1] = smem.ring_max[row + 8];
+            max[0] = fmaxf(max[0], before[0]);
+            max[1] = fmaxf(max[1], before[1]);
           }
           __syncwarp();
         }
@@ -258,25 +253,31 @@ struct ProducerWarp {
         }
 
         uint32_t words[2][4];
-        float sum[2];
+        uint4 rows[2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) sum[half] = quantise(half, max[half], words[half]);
+        for (int half = 0; half < 2; ++half) {
+          const float factor = before[half] == max[half] ? 1.f : ptx::ex2(before[half] - max[half]);
+          const float2 sum = quantise(half, max[half], words[half]);
+          rows[half] = uint4{__float_as_uint(factor), __float_as_uint(sum.x), __float_as_uint(sum.y),
+                             __float_as_uint(max[half])};
+        }
 
         ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage]), p.phase ^ 1);
-        send(kProducers * p.stage + rank, words, max, sum);
+        send(kProducers * p.stage + rank, words, rows);
         p.advance();
       }
+      sequence = next_sequence;
     }
     // The last message of the other producer answers no tile of ours: see it arrive before leaving.
     if (sequence > 0 && (sequence & 1) == rank) ptx::mbarrier_wait_cluster(ring_full, ring_phase);
   }
 
-  __device__ __forceinline__ void send(int stage, const uint32_t (&words)[2][4], const float (&max)[2],
-                                       const float (&sum)[2]) {
+  // `rows` are TileRows.
+  __device__ __forceinline__ void send(int stage, const uint32_t (&words)[2][4], const uint4 (&rows)[2]) {
     // The consumer's struct lies at the same place of its shared memory as ours does.
     const ConsumerSmem& layout = reinterpret_cast<const ConsumerSmem&>(smem);
     const uint32_t fragment = ptx::smem_addr(&layout.p[stage].fragments[warp][0][lane]);
-    const uint32_t max_sum = ptx::smem_addr(&layout.p[stage].max_sum[row]);
+    const uint32_t tile_row = ptx::smem_addr(&layout.p[stage].rows[row]);
     const uint32_t full = ptx::smem_addr(&layout.p_full[stage]);
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c) {
@@ -289,9 +290,9 @@ struct ProducerWarp {
             uint4{words[0][2 * step], words[1][2 * step], words[0][2 * step + 1], words[1][2 * step + 1]});
       }
       if (quad == 0) {
-        const uint32_t ms = ptx::mapa(max_sum, kProducers + c);
-        ptx::st_async(ms, bar, float2{max[0], sum[0]});
-        ptx::st_async(ms + 8 * sizeof(float2), bar, float2{max[1], sum[1]});
+        const uint32_t r = ptx::mapa(tile_row, kProducers + c);
+        ptx::st_async(r, bar, rows[0]);
+        ptx::st_async(r + 8 * sizeof(TileRow), bar, rows[1]);
       }
     }
   }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device side of mla_schedule.h: this worker's share, and a walk over the items in it. Every
-// role of a cluster walks the same items, so no work list is stored.
+// The device side of mla_schedule.h: one warp of each CTA finds this worker's share, walks the items
+// in it and hands them to the warps that load and compute.
 #pragma once
 
 #include "kernels/cluster/config.cuh"
 #include "kernels/common/mla_schedule.h"
+#include "kernels/common/ptx.cuh"
 
 namespace mla::cluster {
 
@@ -81,63 +82,98 @@ __device__ __forceinline__ void find_share(const DecodeParams& params, int worke
   }
 }
 
-// Walks the items of a share: `for (ItemWalk item(...); item.valid(); item.next())`. Items whose
-// piece is empty are passed over. Holds little, because it lives in registers through the main
-// loops; what is cheap to compute again is.
-struct ItemWalk {
-  const DecodeParams& params;
-  const Share& share;
-  int request;
-  int token;
-  int item_begin;  // on the line of units
-  int visible;     // tokens that this query token sees
-  int last_tile;   // this worker's piece of the item: first_tile() ... last_tile - 1
+// A stage index and its phase parity in a ring of kStages.
+template <int kStages>
+struct RingCursor {
+  int stage = 0;
+  uint32_t phase = 0;
 
-  __device__ __forceinline__ ItemWalk(const DecodeParams& p, const Share& s)
-      : params(p), share(s), request(s.request), token(s.token), item_begin(s.item_begin) {
-    if (valid()) {
-      enter();
-      if (first_tile() == last_tile) next();
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
     }
   }
+};
 
-  __device__ __forceinline__ bool valid() const { return item_begin < share.end; }
+// Tile at which the share of worker c cuts an item.
+__device__ __forceinline__ int item_cut(const Share& share, const DecodeParams& params, int c, int item_begin,
+                                        int tiles) {
+  return cut_tile(share_begin(c, share.length, share.workers) - item_begin, tiles,
+                  split_granularity(tiles, params.max_splits));
+}
 
-  __device__ __forceinline__ void next() {
-    do {
+__device__ __forceinline__ void init_queue_barriers(ItemQueue& queue) {
+  for (int i = 0; i < kItemStages; ++i) {
+    ptx::mbarrier_init(ptx::smem_addr(&queue.full[i]), 1);
+    ptx::mbarrier_init(ptx::smem_addr(&queue.empty[i]), kItemReaders);
+  }
+}
+
+// Executed by the scheduler warp. An item of whose tiles this worker has none is passed over.
+__device__ __forceinline__ void schedule(const DecodeParams& params, ItemQueue& queue, int worker,
+                                         int workers, int lane) {
+  find_share(params, worker, workers, lane, &queue.share);
+  __syncwarp();
+  const Share share = queue.share;
+  RingCursor<kItemStages> cursor;
+  auto put = [&](const Item& item) {
+    ptx::mbarrier_wait(ptx::smem_addr(&queue.empty[cursor.stage]), cursor.phase ^ 1);
+    if (lane == 0) {
+      queue.items[cursor.stage] = item;
+      ptx::mbarrier_arrive(ptx::smem_addr(&queue.full[cursor.stage]));
+    }
+    __syncwarp();
+    cursor.advance();
+  };
+  int request = share.request, token = share.token, item_begin = share.item_begin;
+  while (item_begin < share.end) {
+    const int seq_len = load_seq_len(params, request);
+    for (; token < params.q_len && item_begin < share.end; ++token) {
+      const int visible = visible_tokens(seq_len, capacity(params), params.q_len, token);
+      const int tiles = item_tiles(visible);
+      const int granularity = split_granularity(tiles, params.max_splits);
+      const Item item{request,
+                      request * params.q_len + token,
+                      visible,
+                      item_begin,
+                      cut_tile(share.begin - item_begin, tiles, granularity),
+                      cut_tile(share.end - item_begin, tiles, granularity),
+                      tiles,
+                      0};
+      if (item.first_tile < item.last_tile) put(item);
       item_begin += item_units(visible);
-      if (++token == params.q_len) {
-        token = 0;
-        ++request;
-      }
-      if (!valid()) return;
-      enter();
-    } while (first_tile() == last_tile);
+    }
+    token = 0;
+    ++request;
   }
+  put(Item{0, 0, 0, 0, 0, 0, 0, 0});
+}
 
-  __device__ __forceinline__ int tiles() const { return item_tiles(visible); }
-  __device__ __forceinline__ int first_tile() const { return cut_at(share.begin); }
-  __device__ __forceinline__ bool whole() const { return first_tile() == 0 && last_tile == tiles(); }
+// How the other warps read the queue: `for (ItemReader r(queue, lane); r.next();)` with `r.item()`
+// good until the following next(). Fields are read from shared memory where they are used; kept in
+// registers, they would be in the way of the main loops.
+struct ItemReader {
+  ItemQueue& queue;
+  const int lane;
+  int taken = 0;
 
-  // Row of this query token in q, out and lse, in units of heads.
-  __device__ __forceinline__ int64_t query() const {
-    return static_cast<int64_t>(request) * params.q_len + token;
-  }
+  __device__ __forceinline__ ItemReader(ItemQueue& q, int l) : queue(q), lane(l) {}
 
-  // Tile at which the share of worker c cuts this item.
-  __device__ __forceinline__ int cut(int c) const {
-    return cut_at(share_begin(c, share.length, share.workers));
-  }
+  __device__ __forceinline__ const Item& item() const { return queue.items[(taken - 1) % kItemStages]; }
 
- private:
-  __device__ __forceinline__ int cut_at(int unit) const {
-    return cut_tile(unit - item_begin, tiles(), split_granularity(tiles(), params.max_splits));
-  }
-  __device__ __forceinline__ void enter() {
-    visible = visible_tokens(load_seq_len(params, request), capacity(params), params.q_len, token);
-    last_tile = cut_at(share.end);
+  // Gives back the item before, waits for the next one. False: there is none.
+  __device__ __forceinline__ bool next() {
+    if (taken > 0) {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&queue.empty[(taken - 1) % kItemStages]));
+    }
+    ptx::mbarrier_wait(ptx::smem_addr(&queue.full[taken % kItemStages]), taken / kItemStages & 1);
+    ++taken;
+    return item().first_tile < item().last_tile;
   }
 };
+static_assert((kItemStages & (kItemStages - 1)) == 0, "stage and phase are bits of a counter");
 
 // ---- pages -------------------------------------------------------------------------------------
 
@@ -152,8 +188,8 @@ struct Chunk {
   bool bad;  // visible tokens whose page id is outside the pool
 };
 
-__device__ __forceinline__ Chunk load_chunk(const ItemWalk& item, int tile, int chunk) {
-  const DecodeParams& params = item.params;
+__device__ __forceinline__ Chunk load_chunk(const DecodeParams& params, const Item& item, int tile,
+                                            int chunk) {
   const int token = tile * kTileTokens + (chunk << chunk_tokens_log2(params));
   Chunk c{-1, token & ((1 << params.page_size_log2) - 1), false};
   if (token < item.visible) {

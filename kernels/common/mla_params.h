@@ -75,11 +75,11 @@ static_assert(offsetof(DecodeParams, softmax_scale) == 336, "DecodeParams layout
 // leaves unfinished. So two slots a worker hold all partial results, whatever the batch.
 //
 //   uint32 counters[kCounterKinds][2 * workers][kValueHalves]   zero between launches
-//   float4 row_state[2 * workers][kValueHalves][rows]           running maximum (log2), row sum of
-//                                                               P as quantised, exact row sum; unused
+//   float4 row_state[2 * workers][kValueHalves][rows]           running maximum (log2), row sum of P
+//                                                               as quantised, exact row sum; unused
 //   float  acc     [2 * workers][kValueHalves][rows * 256]      unnormalised output, in the
 //                                                               order of the math threads
-inline constexpr int kMaxWorkers = 256;  // no launch has more workers
+inline constexpr int kMaxWorkers = 128;  // no launch has more workers
 inline constexpr int kValueHalves = 2;   // the value columns are split over two CTAs
 inline constexpr int kCounterKinds = 2;  // arrivals within a merge group, arrivals of groups
 inline constexpr uint64_t kWorkspaceAlign = 256;

@@ -137,13 +137,6 @@ __device__ __forceinline__ void st_async(uint32_t dst, uint32_t bar, float v) {
                : "memory");
 }
 
-__device__ __forceinline__ void st_async(uint32_t dst, uint32_t bar, float2 v) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(dst),
-      "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(bar)
-      : "memory");
-}
-
 __device__ __forceinline__ void st_async(uint32_t dst, uint32_t bar, uint4 v) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
