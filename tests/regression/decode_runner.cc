@@ -183,9 +183,9 @@ void DecodeRunner::launch() {
   MLA_API_CALL(api_, mla_launch, kernel_.kernel, &args, stream_);
 }
 
-void DecodeRunner::capture() {
+void DecodeRunner::capture(int launches) {
   MLA_CU(driver_, cuStreamBeginCapture, stream_, kCaptureModeGlobal);
-  launch();
+  for (int i = 0; i < launches; ++i) launch();
   MLA_CU(driver_, cuStreamEndCapture, stream_, &graph_);
   MLA_CU(driver_, cuGraphInstantiate, &graph_exec_, graph_, 0);
 }

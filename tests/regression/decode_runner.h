@@ -71,8 +71,8 @@ class DecodeRunner {
   void upload(const DecodeData& data);
   void poison_outputs();
   void launch();
-  void capture();  // the launch, into a graph
-  void replay();   // that graph
+  void capture(int launches = 1);  // that many launches, one after another, into a graph
+  void replay();                   // that graph
   void synchronize();
   Outputs fetch() const;
   // What is wrong with the memory around and behind the outputs after a launch, a sentence each.
