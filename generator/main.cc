@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// mla-gen: the command line.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "generator/build.h"
+#include "generator/bundle.h"
+#include "manifest/words.h"
+
+namespace mla::generator {
+namespace {
+
+constexpr int kExitDone = 0;
+constexpr int kExitFailed = 1;
+constexpr int kExitRefused = 2;
+
+constexpr char kFooter[] = R"(
+Exit status
+  0  done; for verify: nothing is wrong; for diff: no difference
+  1  a compilation failed, a cubin is not what was asked for, verify found
+     something wrong, or diff found differences
+  2  an option, the matrix or a manifest is invalid, or a file or tool is missing
+
+Examples
+  mla-gen build --matrix manifest/matrix.json --out build/bundle
+  mla-gen build --out build/bundle --arch sm_120f --filter block_scaled --jobs 4
+  mla-gen list --arch sm_90a
+  mla-gen show build/bundle
+  mla-gen verify build/bundle
+  mla-gen index build/bundle --name mla-decode --version 0.1.0)";
+
+int refuse(const Status& status) {
+  fprintf(stderr, "mla-gen: error: %s\n", status.message().c_str());
+  return kExitRefused;
+}
+
+int list(const std::string& path, const Selection& selection, bool json) {
+  Matrix matrix;
+  Expansion expansion;
+  if (Status status = read_matrix_file(path, &matrix); !status.ok()) return refuse(status);
+  if (Status status = expand(matrix, selection, &expansion); !status.ok()) return refuse(status);
+  if (json) {
+    nlohmann::ordered_json configurations = nlohmann::ordered_json::array(), refusals = configurations;
+    for (const Configuration& one : expansion.configurations) {
+      nlohmann::ordered_json macros = nlohmann::ordered_json::object();
+      for (const auto& [name, value] : one.macros) macros[name] = value;
+      configurations.push_back({{"id", one.id},
+                                {"target", one.target.name()},
+                                {"symbol", one.symbol},
+                                {"source", one.source},
+                                {"macros", macros},
+                                {"priority", one.priority}});
+    }
+    for (const Refusal& one : expansion.refusals)
+      refusals.push_back({{"id", one.id}, {"reason", one.reason}});
+    const nlohmann::ordered_json all = {{"configurations", configurations}, {"refused", refusals}};
+    printf("%s\n", all.dump(2).c_str());
+    return kExitDone;
+  }
+  for (const Configuration& one : expansion.configurations) {
+    std::string macros;
+    for (const auto& [name, value] : one.macros) macros += " " + name + "=" + value;
+    printf("%s  %s%s\n", one.id.c_str(), one.source.c_str(), macros.c_str());
+  }
+  for (const Refusal& one : expansion.refusals)
+    printf("refused %s: %s\n", one.id.c_str(), one.reason.c_str());
+  printf("%zu configurations, %zu refused\n", expansion.configurations.size(), expansion.refusals.size());
+  return kExitDone;
+}
+
+int show(const std::string& dir, const std::string& id, bool json) {
+  manifest::Manifest manifest;
+  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
+  if (!id.empty()) {
+    std::erase_if(manifest.kernels, [&](const manifest::Kernel& kernel) { return kernel.id != id; });
+    if (manifest.kernels.empty()) {
+      return refuse(
+          Status::invalid(dir + ": has no kernel \"" + id + "\"; mla-gen show " + dir + " lists them"));
+    }
+  }
+  const std::string text = manifest::write(manifest);
+  if (json || !id.empty()) {
+    const auto object = nlohmann::ordered_json::parse(text);
+    printf("%s\n", (id.empty() ? object : object["kernels"][0]).dump(2).c_str());
+    return kExitDone;
+  }
+  printf("%s %s, toolkit %s, parameter struct version %u\nsource hash %s\n\n", manifest.name.c_str(),
+         manifest.version.c_str(), manifest.toolkit.c_str(), manifest.params_version,
+         manifest.source_hash.c_str());
+  size_t width = 2;
+  for (const manifest::Kernel& kernel : manifest.kernels) width = std::max(width, kernel.id.size());
+  printf("%-*s  %-8s %9s %6s %6s %9s %8s %7s %8s %8s\n", static_cast<int>(width), "id", "target", "registers",
+         "spills", "stack", "dyn. smem", "st. smem", "threads", "cluster", "bytes");
+  for (const manifest::Kernel& kernel : manifest.kernels) {
+    const uint32_t spills = kernel.resources.spill_bytes;
+    printf("%-*s  %-8s %9u %6s %6u %9u %8u %7u %8u %8llu\n", static_cast<int>(width), kernel.id.c_str(),
+           kernel.target.name().c_str(), kernel.resources.registers,
+           spills == manifest::kSpillUnknown ? "?" : std::to_string(spills).c_str(),
+           kernel.resources.stack_bytes, kernel.launch.dynamic_smem, kernel.resources.static_smem,
+           kernel.launch.threads, kernel.launch.cluster_size, static_cast<unsigned long long>(kernel.size));
+  }
+  return kExitDone;
+}
+
+int verify(const std::string& dir) {
+  const std::vector<std::string> problems = verify_bundle(dir);
+  for (const std::string& problem : problems) fprintf(stderr, "mla-gen: error: %s\n", problem.c_str());
+  if (!problems.empty()) return kExitFailed;
+  manifest::Manifest manifest;
+  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
+  printf("%s: %zu kernels, nothing wrong\n", dir.c_str(), manifest.kernels.size());
+  return kExitDone;
+}
+
+int diff(const std::string& first, const std::string& second) {
+  manifest::Manifest a, b;
+  if (Status status = read_bundle(first, &a); !status.ok()) return refuse(status);
+  if (Status status = read_bundle(second, &b); !status.ok()) return refuse(status);
+  const std::vector<std::string> lines = diff_manifests(a, b);
+  for (const std::string& line : lines) printf("%s\n", line.c_str());
+  return lines.empty() ? kExitDone : kExitFailed;
+}
+
+int index(const std::string& dir, const IndexOptions& options, const std::string& out) {
+  manifest::Manifest manifest;
+  if (Status status = index_bundle(dir, options, &manifest); !status.ok()) return refuse(status);
+  const std::string text = manifest::write(manifest);
+  if (out == "-") {
+    printf("%s", text.c_str());
+    return kExitDone;
+  }
+  const std::string path = out.empty() ? dir + "/" + std::string(manifest::kManifestFile) : out;
+  if (Status status = write_file(path, text); !status.ok()) return refuse(status);
+  printf("%s: %zu kernels\n", path.c_str(), manifest.kernels.size());
+  return kExitDone;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("mla-gen builds bundles of prebuilt MLA decode kernels and looks into them.", "mla-gen");
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string(MLA_GEN_VERSION));
+
+  BuildOptions build_options;
+  std::string dir, second, id, out;
+  bool json = false;
+  IndexOptions index_options;
+
+  const auto add_selection = [&](CLI::App* command) {
+    command->add_option("--matrix", build_options.matrix, "Matrix of configurations")->capture_default_str();
+    command
+        ->add_option("--arch", build_options.selection.targets,
+                     "Only these targets of the matrix, for instance sm_120f,sm_90a")
+        ->delimiter(',')
+        ->type_name("TARGET,...");
+    command
+        ->add_option("--filter", build_options.selection.filter,
+                     "Only configurations in whose id this regular expression is found")
+        ->type_name("REGEX");
+  };
+
+  CLI::App* build_command = app.add_subcommand("build", "Compile the matrix and write a bundle");
+  add_selection(build_command);
+  build_command->add_option("--out", build_options.out, "Folder of the bundle; replaced in one piece")
+      ->required()
+      ->type_name("DIR");
+  build_command
+      ->add_option("--source", build_options.source_dir, "Folder that the matrix's sources are relative to")
+      ->capture_default_str()
+      ->type_name("DIR");
+  build_command
+      ->add_option("--build-dir", build_options.build_dir, "Folder of intermediate files [<out>.build]")
+      ->type_name("DIR");
+  build_command
+      ->add_option("--jobs,-j", build_options.jobs, "Compilations at a time [as many as Ninja likes]")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  build_command->add_option("--nvcc", build_options.nvcc, "CUDA compiler")
+      ->capture_default_str()
+      ->type_name("PATH");
+  build_command->add_option("--ninja", build_options.ninja, "Ninja")
+      ->capture_default_str()
+      ->type_name("PATH");
+  build_command
+      ->add_option(
+          "--ptx-out", build_options.ptx_out,
+          "Also write the PTX of each cubin to DIR/<sha256 of the cubin>.ptx, for the emulated driver")
+      ->type_name("DIR");
+  build_command->add_option("--name", build_options.name, "Name of the bundle [the matrix's]");
+  build_command->add_option("--bundle-version", build_options.version,
+                            "Version of the bundle [the matrix's]");
+
+  CLI::App* list_command =
+      app.add_subcommand("list", "List the configurations of the matrix, and what it refuses and why");
+  add_selection(list_command);
+  list_command->add_flag("--json", json, "As JSON");
+
+  const auto add_dir = [&](CLI::App* command) {
+    command->add_option("dir", dir, "Folder of the bundle")->required();
+  };
+  CLI::App* show_command = app.add_subcommand("show", "Show what is in a bundle, or all about one kernel");
+  add_dir(show_command);
+  show_command->add_option("id", id, "Kernel to show");
+  show_command->add_flag("--json", json, "As JSON");
+
+  CLI::App* verify_command =
+      app.add_subcommand("verify", "Check files, hashes, cubins and manifest of a bundle against each other");
+  add_dir(verify_command);
+
+  CLI::App* diff_command = app.add_subcommand("diff", "Compare the manifests of two bundles");
+  add_dir(diff_command);
+  diff_command->add_option("second", second, "Folder of the other bundle")->required();
+
+  CLI::App* index_command = app.add_subcommand("index", "Rebuild manifest.json from the cubins alone");
+  add_dir(index_command);
+  const auto need_name = [](const std::string& text) {
+    return manifest::is_name(text) ? "" : "expected 1 to 128 letters, digits and _ - . +";
+  };
+  const auto need_hash = [](const std::string& text) {
+    return manifest::is_sha256(text) ? "" : "expected 64 lower-case hex digits";
+  };
+  index_command
+      ->add_option("--name", index_options.name, "Name of the bundle [that of the manifest that is there]")
+      ->check(need_name);
+  index_command
+      ->add_option("--version", index_options.version,
+                   "Version of the bundle [that of the manifest that is there]")
+      ->check(need_name);
+  index_command
+      ->add_option("--source-hash", index_options.source_hash,
+                   "sha256 of the sources [that of the manifest that is there, else zeros]")
+      ->check(need_hash);
+  index_command->add_flag("--fresh", index_options.fresh, "Do not look at a manifest that is there");
+  index_command->add_option("--out", out, "File to write, - for stdout [<dir>/manifest.json]")
+      ->type_name("FILE");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitDone : kExitRefused;
+  }
+  if (build_command->parsed()) {
+    switch (build(build_options)) {
+      case BuildResult::kDone:
+        return kExitDone;
+      case BuildResult::kFailed:
+        return kExitFailed;
+      case BuildResult::kRefused:
+        return kExitRefused;
+    }
+  }
+  if (list_command->parsed()) return list(build_options.matrix, build_options.selection, json);
+  if (show_command->parsed()) return show(dir, id, json);
+  if (verify_command->parsed()) return verify(dir);
+  if (diff_command->parsed()) return diff(dir, second);
+  return index(dir, index_options, out);
+}
+
+}  // namespace
+}  // namespace mla::generator
+
+int main(int argc, char** argv) {
+  try {
+    return mla::generator::run(argc, argv);
+  } catch (const std::exception& error) {
+    fprintf(stderr, "mla-gen: error: %s\n", error.what());
+    return mla::generator::kExitRefused;
+  }
+}
