@@ -17,6 +17,7 @@ std::string Driver::open(const std::string& wanted) {
   if (!name) return "the CUDA driver " + path + " has no symbol " + symbol;
   MLA_TEST_DRIVER_CALLS(MLA_TEST_BIND)
 #undef MLA_TEST_BIND
+  mlaEmuLastReport = reinterpret_cast<size_t (*)(char*, size_t)>(dlsym(library, "mlaEmuLastReport"));
   try {
     check(cuInit(0), "cuInit");
     check(cuDriverGetVersion(&version), "cuDriverGetVersion");
@@ -34,8 +35,14 @@ void Driver::check(CUresult result, const char* call) const {
   const char* text = nullptr;
   if (cuGetErrorName) cuGetErrorName(result, &name);
   if (cuGetErrorString) cuGetErrorString(result, &text);
-  throw DriverError(std::string(call) + " failed with error " + std::to_string(result) + " (" +
-                    (name ? name : "unknown") + ": " + (text ? text : "no description") + ")");
+  std::string message = std::string(call) + " failed with error " + std::to_string(result) + " (" +
+                        (name ? name : "unknown") + ": " + (text ? text : "no description") + ")";
+  if (mlaEmuLastReport) {
+    std::string report(mlaEmuLastReport(nullptr, 0), '\0');
+    mlaEmuLastReport(report.data(), report.size());
+    message += std::string("\n") + report.c_str();
+  }
+  throw DriverError(message);
 }
 
 DeviceInfo device_info(const Driver& driver, int ordinal) {

@@ -72,6 +72,10 @@ struct Driver {
   MLA_TEST_DRIVER_CALLS(MLA_TEST_DECLARE)
 #undef MLA_TEST_DECLARE
 
+  // Of the emulated driver (tests/emulator/driver/mla_emu.h); null with a real one.
+  size_t (*mlaEmuLastReport)(char*, size_t) = nullptr;
+  bool emulated() const { return mlaEmuLastReport != nullptr; }
+
   std::string path;  // as it was opened
   int version = 0;   // 13000
   int devices = 0;
@@ -81,7 +85,8 @@ struct Driver {
   // stays open until the process ends.
   std::string open(const std::string& path);
 
-  // Throws DriverError unless `result` is success; `call` names what failed.
+  // Throws DriverError unless `result` is success; `call` names what failed. The message ends with
+  // the emulated driver's report, if there is one.
   void check(CUresult result, const char* call) const;
 };
 

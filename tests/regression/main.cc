@@ -16,6 +16,7 @@
 #include <fstream>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "tests/regression/cases.h"
 #include "tests/regression/decode_runner.h"
@@ -31,7 +32,7 @@ struct Settings {
   std::string grid = "quick";
   std::string report;
   uint64_t seed = 1;
-  double budget = 2e10;
+  double budget = 1e10 * std::max(1u, std::thread::hardware_concurrency());
   bool verbose = false;
   std::string require_executed;
 };
@@ -57,8 +58,6 @@ struct Suite {
   mla_bundle* bundle = nullptr;
   std::vector<KernelRecord> kernels;
   std::string lost;  // a driver error that ended all further work on the device
-
-  bool emulated() const { return settings.grid == "emulator"; }
 };
 
 Suite suite;
@@ -155,8 +154,8 @@ class DecodeTest : public testing::Test {
 
     std::vector<std::unique_ptr<DecodeRunner>> runners;
     for (int i = 0; i < c_.stream_count; ++i) {
-      runners.push_back(
-          std::make_unique<DecodeRunner>(suite.driver, suite.api, prepared, c_, layout, !suite.emulated()));
+      runners.push_back(std::make_unique<DecodeRunner>(suite.driver, suite.api, prepared, c_, layout,
+                                                       !suite.driver.emulated()));
     }
     if (c_.use_graph) {
       for (auto& runner : runners) runner->capture();
