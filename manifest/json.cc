@@ -13,6 +13,15 @@ namespace {
 constexpr size_t kMaxDepth = 64;
 // Up to this many members, duplicates are found by comparing; beyond, by hashing.
 constexpr uint32_t kLinearMembers = 24;
+
+// "line 3, column 12" of the byte at `offset`.
+std::string place(std::string_view text, size_t offset) {
+  const std::string_view before = text.substr(0, std::min(offset, text.size()));
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const size_t newline = before.rfind('\n');
+  const size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
+  return "line " + std::to_string(line) + ", column " + std::to_string(column);
+}
 }  // namespace
 
 // Receives the parser's events and hangs the values into the document's tree.
@@ -85,16 +94,12 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    const std::string_view before = text_.substr(0, std::min(position > 0 ? position - 1 : 0, text_.size()));
-    const size_t line = static_cast<size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
-    const size_t newline = before.rfind('\n');
-    const size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
     // The library's text is "[json.exception...] parse error at line L, column C: <reason>".
     std::string reason = error.what();
     if (const size_t at = reason.find(": "); at != std::string::npos) reason.erase(0, at + 2);
-    status = Status::invalid(file_ + ": line " + std::to_string(line) + ", column " + std::to_string(column) +
-                             ", in " + (open_.empty() ? "(top level)" : open_.back()->pointer()) +
-                             ": not JSON: " + reason);
+    status =
+        Status::invalid(file_ + ": " + place(text_, position > 0 ? position - 1 : 0) + ", in " +
+                        (open_.empty() ? "(top level)" : open_.back()->pointer()) + ": not JSON: " + reason);
     return false;
   }
 
@@ -143,6 +148,10 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 };
 
 Status Document::parse(std::string_view text, std::string_view file, Document* out) {
+  // The parser takes a NUL for the end and would not look at what follows.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    return Status::invalid(std::string(file) + ": " + place(text, nul) + ": not JSON: a NUL byte");
+  }
   Builder builder(out, text, file);
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) return {};
   if (!builder.status.ok()) return builder.status;
@@ -188,7 +197,7 @@ std::string Value::describe() const {
       return std::to_string(integer);
     case Type::kReal: {
       char buffer[32];
-      snprintf(buffer, sizeof(buffer), "%g", real);
+      snprintf(buffer, sizeof(buffer), "%.10g", real);
       // 1.0 must not read as an integer.
       if (std::strpbrk(buffer, ".en") == nullptr) std::strcat(buffer, ".0");
       return buffer;
