@@ -10,7 +10,10 @@
  *  - Every function returns an mla_status; anything but MLA_SUCCESS leaves a sentence in
  *    mla_last_error() of the calling thread. Outputs are untouched on failure unless said otherwise.
  *  - Structs begin with struct_size: set it with the INIT macro. Fields are only ever appended, and
- *    zero is the default of every field.
+ *    zero is the default of every field. An older header's smaller struct is read as if the rest were
+ *    zero; in a newer header's larger one the part this library does not know must be zero.
+ *  - The driver (libcuda.so.1, CUDA 12.0 or later) is loaded with the first call that needs it, once
+ *    per process. The environment's MLA_CUDA_DRIVER_PATH names another file to load instead.
  *  - CUDA handles (CUcontext, CUstream) are void*, device addresses uint64_t, sizes uint64_t bytes.
  *  - Status numbers, field offsets and symbol names are stable within a major version.
  *  - Nothing here prints, exits, throws, or calls CUDA from a destructor.
@@ -110,12 +113,15 @@ typedef struct mla_open_options {
 
 /* Opens the bundle in folder `path`. Null: the environment's MLA_BUNDLE_PATH, else the folder
  * "mla_bundle" beside this library. Host only: needs neither driver nor GPU. `options` may be null.
+ * Every file is checked: size, sha256, structure; one that is damaged, missing or reached by a link
+ * that leaves the folder sinks the bundle. A kernel of a kind that this library does not know does
+ * not: it is never selected, and mla_select_explain says why.
  * Errors: INVALID_ARGUMENT, IO, INVALID_BUNDLE, OUT_OF_MEMORY. Thread-safe. */
 MLA_API mla_status mla_bundle_open(const char* path, const mla_open_options* options, mla_bundle** bundle);
 
 /* Closes a bundle, unloads its kernels from every device they were prepared on and frees all
  * handles that came from it. No launch may be in flight and no other thread may use it. Null is
- * allowed. */
+ * allowed. Errors: DRIVER (a module cannot be unloaded; the bundle is closed all the same). */
 MLA_API mla_status mla_bundle_close(mla_bundle* bundle);
 
 typedef struct mla_bundle_info {
@@ -161,8 +167,8 @@ typedef struct mla_kernel_info {
   int32_t cluster_size;
   int32_t registers;
   int32_t dynamic_smem; /* bytes */
-  int32_t spill_bytes;
-  int32_t priority; /* higher wins between otherwise equal kernels */
+  int32_t spill_bytes;  /* -1: not known */
+  int32_t priority;     /* higher wins between otherwise equal kernels */
   int32_t reserved;
 } mla_kernel_info;
 #define MLA_KERNEL_INFO_INIT                                                                                \
@@ -199,9 +205,10 @@ typedef struct mla_problem {
   }
 
 /* Finds the best kernel for a compute capability and a problem. Rule: a kernel for exactly this
- * chip ('a' suffix) before one for exactly this chip without suffix, before a family kernel ('f');
- * then the smaller row tile; then the higher priority; then the id. Host only, no allocation on
- * success. Errors: INVALID_ARGUMENT; NO_KERNEL: mla_last_error() lists every candidate with the
+ * chip ('a' suffix) before one for exactly this chip without suffix, before a family kernel ('f'),
+ * before one without suffix for an earlier chip of the same major; among the latter two the closest
+ * chip; then the smaller row tile; then the higher priority; then the id. Host only, no allocation
+ * on success. Errors: INVALID_ARGUMENT; NO_KERNEL: mla_last_error() lists every candidate with the
  * reason why it was passed over. Thread-safe. */
 MLA_API mla_status mla_select(const mla_bundle* bundle, const mla_problem* problem, uint32_t* kernel_index);
 
@@ -212,7 +219,7 @@ MLA_API mla_status mla_select_explain(const mla_bundle* bundle, const mla_proble
 
 /* ---- preparation ----------------------------------------------------------------------------- */
 
-typedef struct mla_kernel mla_kernel; /* a kernel prepared on one device; owned by the bundle */
+typedef struct mla_kernel mla_kernel; /* a kernel prepared in one context; owned by the bundle */
 
 typedef struct mla_prepare_options {
   uint32_t struct_size;
@@ -222,13 +229,20 @@ typedef struct mla_prepare_options {
 #define MLA_PREPARE_OPTIONS_INIT \
   { (uint32_t)sizeof(mla_prepare_options), 0, 0 }
 
-/* Selects a kernel for the device of the context and loads it there: checks the file's hash, loads
- * the module, sets the per-device attributes, checks the device's limits and that a cluster fits.
- * If the driver refuses the image (errors 200, 209, 218, 222), the next candidate is tried and the
- * refusals are reported together if none is left. Loads once per device and kernel; later calls
- * return the same handle. Not legal during stream capture. The handle lives until the bundle is
- * closed. Errors: INVALID_ARGUMENT, IO, INVALID_BUNDLE, NO_KERNEL, NO_DRIVER, DRIVER, DEVICE_LIMIT.
- * Thread-safe. */
+/* Selects a kernel for the device of the context and loads it there: checks the file's size, hash and
+ * structure, loads the module, sets the per-device attributes, compares registers, shared memory,
+ * cluster and parameters with the manifest, brings the code onto the device, and asks the driver how
+ * many clusters fit. If the driver refuses the image (errors 200, 209, 218, 222) or the device lacks
+ * what the kernel needs, the next candidate is tried and the reasons are reported together if none
+ * is left. The module is loaded once, whatever the number of devices, contexts and threads; later
+ * calls for the same context return the same handle and load nothing. It lives until the bundle is
+ * closed. After a failure nothing stays loaded, and the call can be repeated.
+ * While the context captures a stream, a kernel that is not prepared yet gives NOT_PREPARED, and the
+ * capture goes on unharmed. (Captures on non-blocking streams of other threads cannot be seen; the
+ * load is then made in the relaxed capture mode, which does not disturb them.)
+ * Errors: INVALID_ARGUMENT, IO, INVALID_BUNDLE, NO_KERNEL, NO_DRIVER, DRIVER, NOT_PREPARED,
+ * WRONG_DEVICE (the problem names another compute capability than the device's), DEVICE_LIMIT,
+ * OUT_OF_MEMORY. Thread-safe. */
 MLA_API mla_status mla_prepare(mla_bundle* bundle, const mla_problem* problem,
                                const mla_prepare_options* options, mla_kernel** kernel);
 
@@ -245,7 +259,7 @@ typedef struct mla_prepared_info {
   int32_t sm_count;
   int32_t max_workers; /* CTAs or clusters that fit the device at once */
   int32_t reserved;
-  uint64_t workspace_bytes;     /* enough for every launch of this kernel on this device */
+  uint64_t workspace_bytes;     /* enough for every launch of this handle; each needs as much */
   uint64_t workspace_alignment; /* bytes */
 } mla_prepared_info;
 #define MLA_PREPARED_INFO_INIT \
@@ -293,17 +307,17 @@ typedef struct mla_launch_args {
   int64_t v_page_stride;   /* as above, for v; ignored when v is 0 */
   int64_t v_token_stride;
   int64_t page_table_stride; /* elements between rows; 0: max_pages_per_seq */
-  int64_t pages;             /* pages in the pool: bounds every read */
+  int64_t pages;             /* pages in the pool, 1 ... 2^31 - 1: bounds every read */
   int32_t batch;             /* requests, >= 1 */
-  int32_t q_len;             /* query tokens per request, >= 1 */
-  int32_t heads;
-  int32_t page_size;         /* tokens, power of two */
-  int32_t max_pages_per_seq; /* >= 1 */
-  float softmax_scale;
-  float q_scale;      /* finite; INIT gives 1 */
-  float kv_scale;     /* finite; INIT gives 1 */
-  int32_t max_splits; /* most splits of one query token's sequence; 1: none; 0: no cap */
-  int32_t max_sms;    /* most SMs used; 0: all */
+  int32_t q_len;             /* query tokens per request, 1 ... 64 */
+  int32_t heads;             /* 1 ... the kernel's rows */
+  int32_t page_size;         /* tokens, a power of two within the kernel's range */
+  int32_t max_pages_per_seq; /* >= 1; times page_size at most 2^31 - 1: bounds seq_lens */
+  float softmax_scale;       /* finite and not 0: there is no default */
+  float q_scale;             /* finite; INIT gives 1 */
+  float kv_scale;            /* finite; INIT gives 1 */
+  int32_t max_splits;        /* most splits of one query token's sequence; 1: none; 0: no cap */
+  int32_t max_sms;           /* most SMs used; 0: all */
 } mla_launch_args;
 #define MLA_LAUNCH_ARGS_INIT                                                                                \
   {                                                                                                         \
@@ -311,7 +325,9 @@ typedef struct mla_launch_args {
         0, 0.0f, 1.0f, 1.0f, 0, 0                                                                           \
   }
 
-/* Launches one decode step on `stream` (CUstream; null: the default stream of the current context).
+/* Launches one decode step on `stream` (CUstream; null: the legacy default stream of the current
+ * context), which must belong to the context that the kernel was prepared in. That context need not
+ * be current unless the stream is null.
  * Validates every field on the host, encodes the tensor maps and makes one kernel launch. No
  * allocation, no lock held over a driver call, no synchronisation; legal during stream capture, and
  * a captured launch stays right when the contents of seq_lens and page_table change. Errors:

@@ -7,6 +7,7 @@
 
 #include "kernels/common/mla_cubin_info.h"
 #include "kernels/common/mla_params.h"
+#include "kernels/common/mla_schedule.h"
 #include "loader/src/prepare.h"
 #include "loader/src/select.h"
 
@@ -18,7 +19,6 @@ constexpr int64_t kMaxPages = 0x7fffffff;              // page ids are int32
 constexpr int64_t kMaxTokens = 0x7fffffff;             // sequence lengths are int32
 constexpr int64_t kMaxTableStride = int64_t{1} << 31;  // elements
 constexpr int64_t kMaxWork = 0x7fffffff;               // the kernel counts tiles in int32
-constexpr int64_t kOverhead = 2;                       // units of an item beside its tiles
 constexpr unsigned __int128 kAddressEnd = static_cast<unsigned __int128>(1) << 64;
 
 // A pool of keys or values as its tensor map sees it.
@@ -165,11 +165,11 @@ Error check_args(const mla_kernel& kernel, const mla_launch_args& args, Plan* pl
   }
   // The longest sequences that the page table can hold, in tiles.
   const int64_t capacity = int64_t{args.max_pages_per_seq} * args.page_size;
-  const int64_t units = (capacity + config.tile_tokens - 1) / config.tile_tokens + kOverhead;
+  const int64_t units = (capacity + config.tile_tokens - 1) / config.tile_tokens + kItemOverhead;
   if (const __int128 work = static_cast<__int128>(args.batch) * args.q_len * units; work > kMaxWork) {
     return invalid_argument("args.batch is ", args.batch, " with q_len ", args.q_len, " and room for ",
                             capacity, " tokens a sequence; allowed: batch * q_len * (tokens / ",
-                            config.tile_tokens, " + ", kOverhead, ") up to 2^31 - 1");
+                            config.tile_tokens, " + ", kItemOverhead, ") up to 2^31 - 1");
   }
 
   const int64_t element = config.kv_dtype == cubin::kE4M3 ? 1 : 2;
@@ -273,7 +273,7 @@ Error launch(const mla_kernel& kernel, const mla_launch_args& args, void* stream
 
   const manifest::Kernel& entry = *kernel.entry;
   const manifest::Config& config = entry.config;
-  DecodeParams params;
+  alignas(128) DecodeParams params;  // CUtensorMap is aligned so in NVIDIA's header
   if (Error error = encode(kernel, "kv", plan.k, config.head_dim_k, config.k_box, config.k_swizzle, args,
                            &params.k_map);
       !error.ok()) {

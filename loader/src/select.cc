@@ -283,6 +283,7 @@ std::string Selector::reasons_against(uint32_t index, const mla_problem& p) cons
 }
 
 std::string Selector::explain(const mla_problem& problem) const {
+  if (kernels_->empty()) return "the bundle has no kernels\n";
   std::string out;
   const std::vector<uint32_t> order = ranked(problem);
   std::vector<bool> serves(kernels_->size(), false);

@@ -1,0 +1,39 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The shared library from outside: what it needs, its name, its size, what it exports.
+# check_library.sh LIBRARY EXPORTS.map
+set -eu
+library=$1
+map=$2
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failed=0
+fail() {
+  echo "FAILED: $*"
+  failed=1
+}
+
+readelf -dW "$library" >"$scratch/dynamic"
+for needed in $(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' "$scratch/dynamic"); do
+  case $needed in
+    libc.so.6 | libm.so.6 | libdl.so.2 | libpthread.so.0 | ld-linux-x86-64.so.2 | ld-linux-aarch64.so.1) ;;
+    *) fail "needs $needed" ;;
+  esac
+done
+soname=$(sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p' "$scratch/dynamic")
+[ "$soname" = libmla_loader.so.0 ] || fail "SONAME is '$soname', expected libmla_loader.so.0"
+grep -qE 'RPATH|RUNPATH' "$scratch/dynamic" && fail "has an RPATH"
+grep -qE 'TEXTREL' "$scratch/dynamic" && fail "has text relocations"
+
+strip -o "$scratch/stripped" "$library"
+size=$(stat -c %s "$scratch/stripped")
+[ "$size" -le 2097152 ] || fail "has $size bytes stripped, at most 2097152"
+
+# Every export is in the map and the header's own, and nothing else is exported.
+nm -D --defined-only "$library" | sed -n 's/.* [TDBRVW] \([^@]*\).*/\1/p' | sort >"$scratch/exported"
+sed -n 's/^ *\(mla_[a-z_]*\);.*/\1/p' "$map" | sort >"$scratch/promised"
+diff "$scratch/promised" "$scratch/exported" || fail "exports (right) differ from $map (left)"
+[ -s "$scratch/exported" ] || fail "exports nothing"
+[ $failed -eq 0 ] || exit 1
+echo "needs libc alone, $size bytes stripped, $(wc -l <"$scratch/exported") exports"

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The end of a process: no call of the driver from destructors, no matter how the process ends.
+#include <cstdlib>
+
+#include "tests/loader/loader_fixture.h"
+
+namespace mla::test {
+namespace {
+
+TEST(Exit, NothingIsCalledWhileTheProcessEnds) {
+  TestBundle files;
+  files.add("k");
+  files.write();
+  const std::string log = files.file("calls.log");
+  const std::string command =
+      "FAKE_CUDA_LOG=" + log + " FAKE_CUDA_DEVICE=12.0 " MLA_EXIT_CLIENT " " + files.path();
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
+  const std::string calls = read_text(log);
+  EXPECT_NE(calls.find("cuLaunchKernelEx\n"), std::string::npos) << calls;
+  const std::string end = "end of main\n";
+  const size_t at = calls.find(end);
+  ASSERT_NE(at, std::string::npos) << calls;
+  EXPECT_EQ(calls.substr(at + end.size()), "");
+}
+
+}  // namespace
+}  // namespace mla::test
