@@ -78,7 +78,7 @@ need_nvcc() {
       python3 -m pip --version > /dev/null 2>&1 || install_packages python3-pip
       mkdir -p "$build"
       rm -rf "$target" "$target.new"
-      python3 -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+      python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
         --target "$target.new" -r scripts/cuda-requirements.txt
       mv "$target.new" "$target"
     fi
