@@ -41,6 +41,7 @@ __device__ __forceinline__ void load_values(const DecodeParams& params, Consumer
       for (int part = 0; part < kVParts; ++part) {
         const uint32_t full = ptx::smem_addr(&smem.v_full[v.stage]);
         ptx::mbarrier_wait(ptx::smem_addr(&smem.v_empty[v.stage]), v.phase ^ 1);
+        ptx::fence_proxy_async();
         if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, kVPartBytes);
         __syncwarp();
         if (lane < chunks) {
@@ -147,16 +148,19 @@ struct ConsumerWarp {
     }
   }
 
-  // Brings accumulators and sums to the running maximum of the tile.
-  __device__ __forceinline__ void rescale(const ConsumerSmem::PStage& p) {
+  // Brings accumulators and sums to the running maximum of the tile. Returns a value that depends on
+  // all that was loaded (ptx::after).
+  __device__ __forceinline__ uint32_t rescale(const ConsumerSmem::PStage& p) {
     float factor[kRowTiles][2];
     bool changed = false;
+    uint32_t loaded = 0;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         factor[m][h] = p.rows[row_of(m, h)].factor;
         changed |= factor[m][h] != 1.f;
+        loaded |= __float_as_uint(factor[m][h]);
       }
     }
     for_own_rows([&](int m, int h) {
@@ -165,8 +169,9 @@ struct ConsumerWarp {
       const RowTotal old = smem.rows[row];
       smem.rows[row] = RowTotal{tile.max, old.quantised_sum * tile.factor + tile.quantised_sum,
                                 old.exact_sum * tile.factor + tile.exact_sum};
+      loaded |= __float_as_uint(tile.max);
     });
-    if (!__any_sync(0xffffffff, changed)) return;
+    if (!__any_sync(0xffffffff, changed)) return loaded;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -175,6 +180,7 @@ struct ConsumerWarp {
         for (int i = 0; i < 8; ++i) acc[m][c][i / 4][i % 4] *= factor[m][(i % 4) / 2];
       }
     }
+    return loaded;
   }
 
   // Bytes of a B fragment word (tokens base + {0, 1, 8, 9}) that are visible. P is 0 for hidden
@@ -188,7 +194,9 @@ struct ConsumerWarp {
     return mask;
   }
 
-  __device__ __forceinline__ void multiply(const ConsumerSmem::PStage& p, uint32_t v, int visible_in_tile) {
+  // Returns values that depend on all that was loaded of P (x) and V (y).
+  __device__ __forceinline__ uint2 multiply(const ConsumerSmem::PStage& p, uint32_t v, int visible_in_tile) {
+    uint2 loaded{0, 0};
     // Lane l gives ldmatrix the address of token l of each half tile; 16-byte columns are swizzled
     // by the token's low three bits.
     const uint32_t column = column_group % 2 * (kColumnBlocks * 16);
@@ -207,11 +215,13 @@ struct ConsumerWarp {
         a[m][1] = f.y;
         a[m][2] = f.z;
         a[m][3] = f.w;
+        loaded.x |= f.w;
       }
 #pragma unroll
       for (int c = 0; c < kColumnBlocks; ++c) {
         uint32_t r[4];
         ptx::ldmatrix_x4_trans(r, token_row + step * 32 * kVPart + ((column + c * 16) ^ swizzle));
+        loaded.y |= r[3];
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
           const uint32_t pick = odd ? 0x7531 : 0x6420;
@@ -222,6 +232,7 @@ struct ConsumerWarp {
         }
       }
     }
+    return loaded;
   }
 
   __device__ __forceinline__ void run() {
@@ -238,19 +249,20 @@ struct ConsumerWarp {
         const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage]);
         ptx::mbarrier_wait_cluster(p_full, sequence / kPStages & 1);
         if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kPMessageBytes);
-        rescale(smem.p[p_stage]);
+        const uint32_t loaded_rows = rescale(smem.p[p_stage]);
 
         // A warp reads one of the tile's two parts of V.
         const uint32_t v_part = sequence * kVParts + column_group / 2;
         const uint32_t v_stage = v_part % kVStages;
         ptx::mbarrier_wait(ptx::smem_addr(&smem.v_full[v_stage]), v_part / kVStages & 1);
-        multiply(smem.p[p_stage], ptx::smem_addr(smem.v[v_stage]), visible_in_tile);
+        const uint2 loaded = multiply(smem.p[p_stage], ptx::smem_addr(smem.v[v_stage]), visible_in_tile);
         __syncwarp();
         if (lane == 0) {
-          ptx::mbarrier_arrive(ptx::smem_addr(&smem.v_empty[v_stage]));
+          ptx::mbarrier_arrive(ptx::after(ptx::smem_addr(&smem.v_empty[v_stage]), loaded.y, params.zero));
           // Stage s of P comes from producer s % 2, whose own stages are s / 2.
-          ptx::mbarrier_arrive_cluster(
-              ptx::mapa(ptx::smem_addr(&producer.p_empty[p_stage / kProducers]), p_stage % kProducers));
+          const uint32_t p_empty = ptx::smem_addr(&producer.p_empty[p_stage / kProducers]);
+          ptx::mbarrier_arrive_remote(
+              ptx::after(ptx::mapa(p_empty, p_stage % kProducers), loaded.x | loaded_rows, params.zero));
         }
         ++sequence;
         visible_in_tile -= kTileTokens;

@@ -61,6 +61,7 @@ __device__ __forceinline__ void load_keys(const DecodeParams& params, ProducerSm
       for (int part = 0; part < kKParts; ++part) {
         const uint32_t full = ptx::smem_addr(&smem.k_full[k.stage]);
         ptx::mbarrier_wait(ptx::smem_addr(&smem.k_empty[k.stage]), k.phase ^ 1);
+        ptx::fence_proxy_async();
         if (lane == 0) {
           if (part == 0) smem.bad_chunks[k.stage] = bad;
           ptx::mbarrier_arrive_expect_tx(full, kKPartBytes);
@@ -137,15 +138,19 @@ struct ProducerWarp {
     for (int part = 0; part < kKParts; ++part) {
       ptx::mbarrier_wait(ptx::smem_addr(&smem.k_full[k.stage]), k.phase);
       if (part == 0) bad = smem.bad_chunks[k.stage];
+      uint32_t loaded = bad;
       const uint4* b = reinterpret_cast<const uint4*>(smem.k[k.stage]) + lane;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         const uint4 v = b[n * 32];
         mma(s[n], q[part][0], v.x, v.y);
         mma(s[n], q[part][1], v.z, v.w);
+        loaded |= v.w;
       }
       __syncwarp();
-      if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.k_empty[k.stage]));
+      if (lane == 0) {
+        ptx::mbarrier_arrive(ptx::after(ptx::smem_addr(&smem.k_empty[k.stage]), loaded, params.zero));
+      }
       k.advance();
     }
     return bad;

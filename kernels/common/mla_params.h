@@ -62,7 +62,7 @@ struct alignas(64) DecodeParams {
   int32_t max_pages_per_seq;  // columns of page_table; bounds seq_lens
   int32_t page_size_log2;     // tokens per page, a power of two
   int32_t max_splits;         // cap on the splits of one request's query token; 0: no cap
-  int32_t reserved;
+  int32_t zero;               // always 0; the compiler does not know it (see ptx::after)
 };
 
 static_assert(sizeof(TensorMap) == 128, "CUtensorMap is 128 bytes");

@@ -304,7 +304,7 @@ Error launch(const mla_kernel& kernel, const mla_launch_args& args, void* stream
   params.max_pages_per_seq = args.max_pages_per_seq;
   params.page_size_log2 = std::countr_zero(static_cast<uint32_t>(args.page_size));
   params.max_splits = args.max_splits;
-  params.reserved = 0;
+  params.zero = 0;
 
   cuda::LaunchAttribute attributes[2] = {};
   unsigned attribute_count = 0;

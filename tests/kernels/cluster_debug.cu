@@ -230,7 +230,29 @@ int main(int argc, char** argv) {
     CHECK(mla::cluster::launch(p, workers, stream));
     CHECK(cudaStreamSynchronize(stream));
     CHECK(cudaMemcpy(again.data(), d_out, out.size() * 2, cudaMemcpyDeviceToHost));
-    differ += again != out;
+    if (again == out) continue;
+    ++differ;
+    if (differ > 3) continue;
+    size_t rows_off = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      int columns = 0, first = -1, last = -1;
+      float most = 0;
+      for (int d = 0; d < 512; ++d) {
+        if (again[r * 512 + d] == out[r * 512 + d]) continue;
+        if (first < 0) first = d;
+        last = d;
+        ++columns;
+        const float x = std::fabs(bf16(again[r * 512 + d]) - bf16(out[r * 512 + d]));
+        if (!(x <= most)) most = x;
+      }
+      if (columns == 0) continue;
+      if (rows_off++ % 16 == 0 && rows_off < 600) {
+        const int b = static_cast<int>(r / (static_cast<size_t>(q_len) * heads));
+        std::printf("  repeat %d: request %d (seq_len %d) head %d: %d columns differ, %d...%d, by up to %g\n",
+                    i, b, seq_lens[b], static_cast<int>(r % heads), columns, first, last, most);
+      }
+    }
+    std::printf("  repeat %d: %zu rows differ\n", i, rows_off);
   }
   std::vector<uint8_t> counters(mla::workspace_counter_bytes(workers));
   CHECK(cudaMemcpy(counters.data(), workspace, counters.size(), cudaMemcpyDeviceToHost));
