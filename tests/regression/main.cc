@@ -117,7 +117,8 @@ class DecodeTest : public testing::Test {
     try {
       run(kernel);
     } catch (const DriverError& error) {
-      suite.lost = error.what() + std::string(" in ") + name_;
+      // A call may fail by itself (no memory), or leave a context that nothing works in any more.
+      if (suite.driver.cuCtxSynchronize() != 0) suite.lost = error.what() + std::string(" in ") + name_;
       ADD_FAILURE() << error.what();
     } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
@@ -231,7 +232,10 @@ void register_tests() {
       std::vector<int> page_sizes = {named.test.page_tokens};
       if (named.every_page_size) {
         page_sizes.clear();
-        for (int size = info.page_size_min; size <= info.page_size_max; size *= 2) page_sizes.push_back(size);
+        for (int size = info.page_size_min; size <= info.page_size_max; size *= 2) {
+          // Pages of more than two tiles are alike; the emulated driver takes the largest.
+          if (grid != kEmulator || size <= 128 || size == info.page_size_max) page_sizes.push_back(size);
+        }
       }
       for (const int page_size : page_sizes) {
         DecodeCase c = named.test;

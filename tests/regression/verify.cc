@@ -24,7 +24,9 @@ std::string format(const char* text, double a, double b) {
   return buffer;
 }
 
-// Heads to compare: all of them, or as many as the budget allows, at least 4, ends included.
+constexpr double kReferenceBytes = 2e9;  // most memory for the references' results
+
+// Heads to compare: all of them, or as many as budget and memory allow, at least 4, ends included.
 std::vector<int> sample_heads(const DecodeData& data, const VerifyOptions& options) {
   double tokens = 0;
   for (const int32_t len : data.seq_lens) tokens += double(len) * data.c->query_len;
@@ -32,7 +34,10 @@ std::vector<int> sample_heads(const DecodeData& data, const VerifyOptions& optio
   const int heads = data.layout.heads;
   std::vector<int> all(heads);
   for (int i = 0; i < heads; ++i) all[i] = i;
-  const int wanted = static_cast<int>(std::clamp(options.budget / std::max(cost_per_head, 1.0), 4.0, 1e6));
+  const double bytes_per_head = 2.0 * sizeof(double) * kDepthV * data.layout.batch * data.c->query_len;
+  const double affordable =
+      std::min(options.budget / std::max(cost_per_head, 1.0), kReferenceBytes / bytes_per_head);
+  const int wanted = static_cast<int>(std::clamp(affordable, 4.0, 1e6));
   if (wanted >= heads) return all;
   std::mt19937_64 random(options.seed);
   std::shuffle(all.begin() + 1, all.end() - 1, random);
