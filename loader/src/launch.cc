@@ -273,7 +273,8 @@ Error launch(const mla_kernel& kernel, const mla_launch_args& args, void* stream
 
   const manifest::Kernel& entry = *kernel.entry;
   const manifest::Config& config = entry.config;
-  alignas(128) DecodeParams params;  // CUtensorMap is aligned so in NVIDIA's header
+  // Aligned as CUtensorMap is in NVIDIA's header. All that is not set below must be 0.
+  alignas(128) DecodeParams params{};
   if (Error error = encode(kernel, "kv", plan.k, config.head_dim_k, config.k_box, config.k_swizzle, args,
                            &params.k_map);
       !error.ok()) {

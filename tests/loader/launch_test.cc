@@ -125,6 +125,7 @@ TEST_F(LaunchTest, OneLaunchWithTheParameters) {
   EXPECT_EQ(p.max_pages_per_seq, 32);
   EXPECT_EQ(p.page_size_log2, 6);
   EXPECT_EQ(p.max_splits, 3);
+  EXPECT_EQ(p.zero, 0);
 }
 
 void expect_map(const void* encoded, const FakeTensorMap& expected) {
