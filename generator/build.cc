@@ -18,6 +18,7 @@
 #include "generator/process.h"
 #include "generator/toolkit.h"
 #include "kernels/common/mla_params.h"
+#include "manifest/cubin.h"
 #include "manifest/files.h"
 #include "manifest/sha256.h"
 
@@ -138,6 +139,14 @@ Status check_cubin(const NinjaFile& file, const Configuration& one, manifest::Ke
   return {};
 }
 
+// The digest of a checked cubin's instructions.
+Status hash_code(std::span<const std::byte> image, const std::string& path, std::string* out) {
+  cubin::Info info;
+  if (Status status = cubin::read(image, path, &info); !status.ok()) return status;
+  *out = sha256_hex(image.subspan(info.kernels.front().code_offset, info.kernels.front().code_bytes));
+  return {};
+}
+
 }  // namespace
 
 Status read_matrix_file(const std::string& path, Matrix* out) {
@@ -177,8 +186,9 @@ BuildResult build(const BuildOptions& options) {
   file.build_dir = fs::absolute(options.build_dir.empty() ? out + ".build" : options.build_dir)
                        .lexically_normal()
                        .string();
-  if (file.build_dir.find_first_of("\n\t\r\\'\"") != std::string::npos) {
-    return refuse("--build-dir " + file.build_dir + ": has a character that Ninja files cannot hold");
+  if (file.build_dir.find_first_of("\n\t\r\\'\"$`") != std::string::npos) {
+    return refuse("--build-dir " + file.build_dir +
+                  ": has a character that nvcc or Ninja cannot handle in a path");
   }
   // A relative path with a slash would mean another file: the compiler runs in the source folder.
   file.nvcc =
@@ -214,8 +224,10 @@ BuildResult build(const BuildOptions& options) {
   }
   if (code != 0) {
     const size_t failures = report_failures(file, configurations);
-    fprintf(stderr, "mla-gen: error: %zu compilations failed (ninja ended with %d); %s is as it was before\n",
-            failures, code, options.out.c_str());
+    fprintf(stderr,
+            "mla-gen: error: %zu of %zu configurations did not compile (ninja ended with %d); %s is as it "
+            "was before\n",
+            failures, configurations.size(), code, options.out.c_str());
     return BuildResult::kFailed;
   }
 
@@ -225,6 +237,8 @@ BuildResult build(const BuildOptions& options) {
   manifest.toolkit = file.toolkit;
   manifest.params_version = kParamsVersion;
   std::vector<std::vector<std::byte>> images(configurations.size());
+  // Two configurations of one target with the same instructions: a macro that the source ignores.
+  std::map<std::string, std::string> seen;  // target and digest -> id
   size_t wrong = 0;
   uint64_t bytes = 0;
   for (size_t i = 0; i < configurations.size(); ++i) {
@@ -233,6 +247,14 @@ BuildResult build(const BuildOptions& options) {
     manifest::Kernel& kernel = manifest.kernels.emplace_back();
     if (Status status = check_cubin(file, one, &kernel, &images[i], &problems); !status.ok()) {
       problems.push_back(status.message());
+    } else {
+      std::string digest;
+      status = hash_code(images[i], cubin_path(file, one), &digest);
+      if (!status.ok()) problems.push_back(status.message());
+      const auto [at, fresh] = seen.emplace(one.target.name() + digest, one.id);
+      if (!fresh)
+        problems.push_back("the same machine code as " + at->second +
+                           ": an axis of the matrix has no effect");
     }
     for (const std::string& problem : problems) {
       fprintf(stderr, "mla-gen: error: %s: %s\n", one.id.c_str(), problem.c_str());

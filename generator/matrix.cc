@@ -187,6 +187,10 @@ std::string flag_error(std::string_view flag) {
       return "expected letters, digits and - _ = , . : +";
     }
   }
+  for (std::string_view bad : {"-maxrregcount", "--maxrregcount"}) {
+    if (flag.substr(0, flag.find('=')) == bad)
+      return "say it in the kernel, with __launch_bounds__ or __maxnreg__";
+  }
   for (std::string_view bad :
        {"-lineinfo", "--generate-line-info", "-g", "-G", "--debug", "--device-debug"}) {
     if (flag == bad) return "line information holds paths, so the bytes would differ from folder to folder";
@@ -224,7 +228,7 @@ bool read_family(Reader& reader, const Value& value, Family* out) {
   out->name = manifest::word_for(manifest::kFamilyWords, family);
   if (!reader.text(value, "source", is_text, "a path relative to the source folder", &out->source))
     return false;
-  if (std::string error = files::relative_path_error(out->source); !error.empty()) {
+  if (std::string error = files::relative_path_error(out->source, "the source folder"); !error.empty()) {
     return reader.fail(*value.find("source"), json::quote(out->source) + " " + error);
   }
   if (!is_define("x" + out->source.substr(out->source.rfind('/') + 1)) ||
@@ -340,6 +344,7 @@ bool holds(const Condition& condition, const Point& point, const std::string& ta
 }
 
 std::string spell(const Condition& condition) {
+  if (condition.allowed.empty()) return "every configuration";
   std::string text;
   for (const auto& [name, allowed] : condition.allowed) {
     text += (text.empty() ? "" : " and ") + name + " = ";

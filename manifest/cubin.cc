@@ -127,6 +127,10 @@ class Elf {
     return "section " + std::to_string(index) + " (" + std::string(name_of(sections_[index])) + ")";
   }
   Symbol symbol(uint64_t index) const { return load<Symbol>(symtab_->offset + index * kSymbolBytes); }
+  static bool is_kernel(const Symbol& symbol) {
+    return symbol.type() == kSymFunc && (symbol.other & kOtherEntry) != 0 && symbol.section != 0 &&
+           symbol.section < kShnLoReserve;
+  }
   std::string_view name_of(const Symbol& symbol) const {
     return string_at(sections_[symtab_->link], symbol.name);
   }
@@ -275,7 +279,7 @@ Status Elf::check_sections() {
   for (size_t i = 0; i < count; ++i) {
     const Section& section = sections_[i];
     const std::string where = "section " + std::to_string(i);
-    if (section.type == kNull || section.type == kNobits) continue;
+    if (section.type == kNobits || (i == 0 && section.type == kNull)) continue;
     if (!fits(section.offset, section.size)) {
       return fail(where, hex(section.size) + " bytes at offset " + hex(section.offset) +
                              " reach beyond the file's " + std::to_string(image_.size()) + " bytes");
@@ -428,7 +432,7 @@ Status Elf::check_kernel(uint32_t sm, std::string_view wanted) const {
   std::string others;
   for (uint64_t i = 0; i < symbol_count_; ++i) {
     const Symbol entry = symbol(i);
-    if (entry.type() != kSymFunc || (entry.other & kOtherEntry) == 0 || entry.section == 0) continue;
+    if (!is_kernel(entry)) continue;
     if (name_of(entry) == wanted) return {};
     others += (others.empty() ? "" : ", ") + std::string(name_of(entry));
   }
@@ -513,6 +517,8 @@ Status Elf::read_constants(Info* out) const {
 Status Elf::read_kernel(uint64_t index, Kernel* out) const {
   const Symbol entry = symbol(index);
   out->symbol = name_of(entry);
+  if (sections_[entry.section].type == kNobits) return fail("kernel " + out->symbol, "has no instructions");
+  out->code_offset = sections_[entry.section].offset + entry.value;
   out->code_bytes = entry.size;
   bool has_registers = false;
   bool malformed = false;
@@ -579,7 +585,7 @@ Status Elf::read(Info* out) const {
   if (Status status = read_constants(&info); !status.ok()) return status;
   for (uint64_t i = 0; i < symbol_count_; ++i) {
     const Symbol entry = symbol(i);
-    if (entry.type() != kSymFunc || (entry.other & kOtherEntry) == 0 || entry.section == 0) continue;
+    if (!is_kernel(entry)) continue;
     if (Status status = read_kernel(i, &info.kernels.emplace_back()); !status.ok()) return status;
   }
   *out = std::move(info);

@@ -36,6 +36,7 @@ struct Param {
 
 struct Kernel {
   std::string symbol;
+  uint64_t code_offset = 0;  // of its instructions in the file
   uint64_t code_bytes = 0;
   uint32_t registers = 0;                    // of a thread
   uint32_t stack_bytes = 0;                  // of a thread, callees included

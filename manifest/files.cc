@@ -171,9 +171,10 @@ Status Folder::size(std::string_view relative, uint64_t* bytes) const {
   return status;
 }
 
-std::string relative_path_error(std::string_view path) {
-  if (path.empty()) return "is empty; expected a path relative to the bundle";
-  if (path.front() == '/') return "is absolute; expected a path relative to the bundle";
+std::string relative_path_error(std::string_view path, std::string_view folder) {
+  const std::string inside(folder);
+  if (path.empty()) return "is empty; expected a path relative to " + inside;
+  if (path.front() == '/') return "is absolute; expected a path relative to " + inside;
   for (char c : path) {
     if (c == '\\') return "has a backslash; expected forward slashes";
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return "has a control character";
@@ -181,7 +182,7 @@ std::string relative_path_error(std::string_view path) {
   for (size_t begin = 0; begin <= path.size();) {
     const size_t slash = std::min(path.find('/', begin), path.size());
     const std::string_view part = path.substr(begin, slash - begin);
-    if (part == "..") return "has \"..\"; expected a path within the bundle";
+    if (part == "..") return "has \"..\"; expected a path within " + inside;
     if (part == ".") return "has a part \".\"; expected a plain path";
     if (part.empty()) return "has an empty part; expected a plain path";
     begin = slash + 1;

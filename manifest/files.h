@@ -47,8 +47,8 @@ class Folder {
   int fd_ = -1;
 };
 
-// Why `path` cannot be the path of a file within a bundle ("" when it can): absolute, "..", ".",
-// empty parts, backslashes, control characters.
-std::string relative_path_error(std::string_view path);
+// Why `path` cannot be the path of a file within a folder ("" when it can): absolute, "..", ".",
+// empty parts, backslashes, control characters. `folder` is how the answer calls the folder.
+std::string relative_path_error(std::string_view path, std::string_view folder = "the bundle");
 
 }  // namespace mla::files

@@ -43,6 +43,7 @@ TEST(Cubin, ReadsTheGoodOne) {
   const Kernel& kernel = info.kernels[0];
   EXPECT_EQ(kernel.symbol, "mla_k");
   EXPECT_EQ(kernel.code_bytes, 256u);
+  EXPECT_EQ(kernel.code_offset, elf.offsets[test::kText]);
   EXPECT_EQ(kernel.registers, 168u);
   EXPECT_EQ(kernel.stack_bytes, 24u);
   EXPECT_EQ(kernel.static_smem, 400u);
@@ -74,6 +75,18 @@ TEST(Cubin, StrippedOfTheToolkitNote) {
   ASSERT_TRUE(read(elf.build(), "k.cubin", &info).ok());
   EXPECT_EQ(info.toolkit, "");
   EXPECT_EQ(info.arch, "");
+}
+
+TEST(Cubin, SymbolsOfReservedSectionsAreNoKernels) {
+  for (uint16_t section : {0xfff1, 0xfff2, 0xff00}) {
+    ElfBuilder elf = good_cubin();
+    elf.symbols.back().section = section;
+    const Bytes image = elf.build();
+    Info info;
+    ASSERT_TRUE(read(image, "k.cubin", &info).ok());
+    EXPECT_TRUE(info.kernels.empty());
+    EXPECT_FALSE(check(image, "k.cubin", 120, "mla_k").ok());
+  }
 }
 
 TEST(Cubin, CheckKnowsTargetAndKernel) {
@@ -165,6 +178,14 @@ const std::vector<Case>& cases() {
        "section 9: type 0x8; expected the string table of the section names"},
       {"section_too_long", same, section<uint64_t>(test::kText, 32, 1u << 20),
        "section 8: 0x100000 bytes at offset 0x260 reach beyond the file's 1648 bytes"},
+      {"null_section_far", same,
+       [](B& elf, Bytes& file) {
+         test::put<uint32_t>(file, elf.header_of(test::kConstant3) + 4, 0);
+         test::put<uint64_t>(file, elf.header_of(test::kConstant3) + 24, 1u << 20);
+       },
+       "section 7: 0x8 bytes at offset 0x100000 reach beyond the file's 1648 bytes"},
+      {"kernel_without_code", same, section<uint32_t>(test::kText, 4, 8),
+       "kernel mla_k: has no instructions"},
       {"section_wraps", same, section<uint64_t>(test::kText, 24, UINT64_MAX - 8),
        "section 8: 0x100 bytes at offset 0xfffffffffffffff7 reach beyond the file's 1648 bytes"},
       {"strings_without_nul", same,
