@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ldmatrix, stmatrix, movmatrix, mma.sync.
+//
+// mma: operands convert to float exactly, products are exact, and the sum is taken in float, starting
+// from C, in ascending order of k (the block-scaled form starts from 0 and adds C last, to the scaled
+// sum). Hardware may add in another order and keep fewer bits on the way.
+#include <array>
+
+#include "tests/emulator/engine/decoder.h"
+#include "tests/emulator/engine/fp.h"
+#include "tests/emulator/engine/mma_kernels.h"
+
+namespace mla::emu {
+
+namespace {
+
+// x: registers; o[1] address; a[0] number of 8x8 matrices, a[1] transposed, a[2] generic address.
+Next do_ldmatrix(Machine& m, const Instr& in, uint32_t mask) {
+  if (!m.all_live(-1, mask, "ldmatrix")) return Next::kFault;
+  const uint32_t n = in.a[0];
+  uint16_t tile[4][8][8];
+  for (uint32_t row = 0; row < 8 * n; ++row) {
+    uint64_t address =
+        (in.o[1].negated ? lanes<uint64_t>(m, in.o[1])[row] : lanes<uint32_t>(m, in.o[1])[row]) +
+        static_cast<uint64_t>(in.imm);
+    const uint8_t* p = m.resolve(static_cast<int>(row), in.a[2] ? Space::kGeneric : Space::kShared, false,
+                                 address, 16, kRead);
+    if (!p) return Next::kFault;
+    std::memcpy(tile[row / 8][row % 8], p, 16);
+  }
+  for (uint32_t k = 0; k < n; ++k) {
+    uint32_t* d = lanes<uint32_t>(m, in.x[k]);
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      uint32_t r = lane / 4, c = 2 * (lane % 4);
+      d[lane] = in.a[1] ? tile[k][c][r] | uint32_t{tile[k][c + 1][r]} << 16
+                        : tile[k][r][c] | uint32_t{tile[k][r][c + 1]} << 16;
+    }
+  }
+  return Next::kNext;
+}
+
+// 16x16 matrices of bytes, transposed: lanes 16 * j + r give the address of row r of matrix j. Register
+// 2 * j holds, of the transposed matrix, row lane / 4 and columns 4 * (lane % 4) on; register 2 * j + 1
+// the row 8 further on.
+Next do_ldmatrix_b8(Machine& m, const Instr& in, uint32_t mask) {
+  if (!m.all_live(-1, mask, "ldmatrix")) return Next::kFault;
+  const uint32_t n = in.a[0];
+  uint8_t tile[2][16][16];
+  for (uint32_t row = 0; row < 16 * n; ++row) {
+    uint64_t address =
+        (in.o[1].negated ? lanes<uint64_t>(m, in.o[1])[row] : lanes<uint32_t>(m, in.o[1])[row]) +
+        static_cast<uint64_t>(in.imm);
+    const uint8_t* p = m.resolve(static_cast<int>(row), in.a[2] ? Space::kGeneric : Space::kShared, false,
+                                 address, 16, kRead);
+    if (!p) return Next::kFault;
+    std::memcpy(tile[row / 16][row % 16], p, 16);
+  }
+  for (uint32_t k = 0; k < 2 * n; ++k) {
+    uint32_t* d = lanes<uint32_t>(m, in.x[k]);
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      uint32_t column = lane / 4 + 8 * (k % 2), row = 4 * (lane % 4), v = 0;
+      for (uint32_t i = 0; i < 4; ++i) v |= uint32_t{tile[k / 2][row + i][column]} << (8 * i);
+      d[lane] = v;
+    }
+  }
+  return Next::kNext;
+}
+
+Next do_stmatrix(Machine& m, const Instr& in, uint32_t mask) {
+  if (!m.all_live(-1, mask, "stmatrix")) return Next::kFault;
+  const uint32_t n = in.a[0];
+  uint16_t tile[4][8][8];
+  for (uint32_t k = 0; k < n; ++k) {
+    const uint32_t* s = lanes<uint32_t>(m, in.x[k]);
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      uint32_t r = lane / 4, c = 2 * (lane % 4);
+      uint16_t low = static_cast<uint16_t>(s[lane]), high = static_cast<uint16_t>(s[lane] >> 16);
+      if (in.a[1]) {
+        tile[k][c][r] = low;
+        tile[k][c + 1][r] = high;
+      } else {
+        tile[k][r][c] = low;
+        tile[k][r][c + 1] = high;
+      }
+    }
+  }
+  for (uint32_t row = 0; row < 8 * n; ++row) {
+    uint64_t address =
+        (in.o[1].negated ? lanes<uint64_t>(m, in.o[1])[row] : lanes<uint32_t>(m, in.o[1])[row]) +
+        static_cast<uint64_t>(in.imm);
+    uint8_t* p = m.resolve(static_cast<int>(row), in.a[2] ? Space::kGeneric : Space::kShared, false, address,
+                           16, kWrite);
+    if (!p) return Next::kFault;
+    std::memcpy(p, tile[row / 8][row % 8], 16);
+  }
+  return Next::kNext;
+}
+
+Next do_movmatrix(Machine& m, const Instr& in, uint32_t mask) {
+  if (!m.all_live(-1, mask, "movmatrix")) return Next::kFault;
+  uint16_t tile[8][8];
+  const uint32_t* s = lanes<uint32_t>(m, in.o[1]);
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    tile[lane / 4][2 * (lane % 4)] = static_cast<uint16_t>(s[lane]);
+    tile[lane / 4][2 * (lane % 4) + 1] = static_cast<uint16_t>(s[lane] >> 16);
+  }
+  uint32_t* d = lanes<uint32_t>(m, in.o[0]);
+  for (uint32_t lane = 0; lane < 32; ++lane)
+    d[lane] = tile[2 * (lane % 4)][lane / 4] | uint32_t{tile[2 * (lane % 4) + 1][lane / 4]} << 16;
+  return Next::kNext;
+}
+
+// ---------------------------------------------------------------- mma
+
+enum Element : uint32_t { kE4m3, kE5m2, kHalf, kBf16 };
+
+struct Tables {
+  std::array<float, 256> e4m3, e5m2;
+  std::array<float, 65536> half, bf16;
+  Tables() {
+    for (uint32_t i = 0; i < 256; ++i) {
+      e4m3[i] = e4m3_to_f32(static_cast<uint8_t>(i));
+      e5m2[i] = e5m2_to_f32(static_cast<uint8_t>(i));
+    }
+    for (uint32_t i = 0; i < 65536; ++i) {
+      half[i] = f16_to_f32(static_cast<uint16_t>(i));
+      bf16[i] = bf16_to_f32(static_cast<uint16_t>(i));
+    }
+  }
+};
+
+const Tables& tables() {
+  static const Tables t;
+  return t;
+}
+
+// Operands in x: d (4 or 2), a, b, c, and for the block-scaled form scale a, byte id a, thread id a,
+// scale b, byte id b, thread id b.
+// a[0]: element of A | element of B << 8 | f16 accumulator << 16 | block scale << 17; a[1]: k;
+// a[2]: registers of A; a[3]: registers of B.
+Next do_mma(Machine& m, const Instr& in, uint32_t mask) {
+  if (!m.all_live(-1, mask, "mma.sync")) return Next::kFault;
+  if (m.warp->live != ~0u)
+    return m.fault(FaultKind::kDivergence, -1, "mma.sync needs all 32 threads of the warp");
+  const Tables& t = tables();
+  const uint32_t k_size = in.a[1], a_regs = in.a[2], b_regs = in.a[3];
+  const bool half_acc = (in.a[0] >> 16) & 1, scaled = (in.a[0] >> 17) & 1;
+  const uint32_t c_regs = half_acc ? 2 : 4;
+  const Opd* x = in.x;
+  const Opd *xd = x, *xa = xd + c_regs, *xb = xa + a_regs, *xc = xb + b_regs, *xs = xc + c_regs;
+  alignas(64) float a[16 * 32], b[32 * 8], c[16 * 8];
+  const uint32_t ea = in.a[0] & 255, eb = (in.a[0] >> 8) & 255;
+  const uint32_t per_register = ea >= kHalf ? 2 : 4;
+  auto unpack = [&](uint32_t element, uint32_t word, float* to, uint32_t step) {
+    if (element == kE4m3) {
+      for (uint32_t i = 0; i < 4; ++i) to[i * step] = t.e4m3[(word >> (8 * i)) & 255];
+    } else if (element == kE5m2) {
+      for (uint32_t i = 0; i < 4; ++i) to[i * step] = t.e5m2[(word >> (8 * i)) & 255];
+    } else {
+      const auto& table = element == kHalf ? t.half : t.bf16;
+      to[0] = table[word & 0xffff];
+      to[step] = table[word >> 16];
+    }
+  };
+  for (uint32_t r = 0; r < a_regs; ++r) {
+    const uint32_t* v = lanes<uint32_t>(m, xa[r]);
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      uint32_t row = lane / 4 + 8 * (r % 2), k = per_register * (lane % 4) + 4 * per_register * (r / 2);
+      unpack(ea, v[lane], a + row * k_size + k, 1);
+    }
+  }
+  for (uint32_t r = 0; r < b_regs; ++r) {
+    const uint32_t* v = lanes<uint32_t>(m, xb[r]);
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      uint32_t column = lane / 4, k = per_register * (lane % 4) + 4 * per_register * r;
+      unpack(eb, v[lane], b + k * 8 + column, 8);
+    }
+  }
+  for (uint32_t r = 0; r < c_regs; ++r) {
+    const uint32_t* v = lanes<uint32_t>(m, xc[r]);
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      if (half_acc) {
+        float* to = c + (lane / 4 + 8 * r) * 8 + 2 * (lane % 4);
+        to[0] = t.half[v[lane] & 0xffff];
+        to[1] = t.half[v[lane] >> 16];
+      } else {
+        c[(lane / 4 + 8 * (r / 2)) * 8 + 2 * (lane % 4) + r % 2] = f32_from(v[lane]);
+      }
+    }
+  }
+  if (scaled) {
+    alignas(64) float sum[16 * 8] = {};
+    mma_16x8(a, b, sum, k_size);
+    float sa[16], sb[8];
+    const uint32_t* scale_a = lanes<uint32_t>(m, xs[0]);
+    const uint32_t* scale_b = lanes<uint32_t>(m, xs[3]);
+    uint32_t byte_a = lanes<uint32_t>(m, xs[1])[0], thread_a = lanes<uint32_t>(m, xs[2])[0];
+    uint32_t byte_b = lanes<uint32_t>(m, xs[4])[0], thread_b = lanes<uint32_t>(m, xs[5])[0];
+    if (byte_a > 3 || byte_b > 3 || thread_a > 1 || thread_b > 3) {
+      return m.fault(FaultKind::kInstruction, -1, "scale selectors {%u, %u} and {%u, %u} are out of range",
+                     byte_a, thread_a, byte_b, thread_b);
+    }
+    for (uint32_t row = 0; row < 16; ++row) {
+      uint32_t lane = 4 * (row % 8) + 2 * thread_a + row / 8;
+      sa[row] = ue8m0_to_f32(static_cast<uint8_t>(scale_a[lane] >> (8 * byte_a)));
+    }
+    for (uint32_t column = 0; column < 8; ++column) {
+      sb[column] = ue8m0_to_f32(static_cast<uint8_t>(scale_b[4 * column + thread_b] >> (8 * byte_b)));
+    }
+    for (uint32_t i = 0; i < 16; ++i) {
+      for (uint32_t j = 0; j < 8; ++j) c[i * 8 + j] = sum[i * 8 + j] * sa[i] * sb[j] + c[i * 8 + j];
+    }
+  } else {
+    mma_16x8(a, b, c, k_size);
+  }
+  for (uint32_t r = 0; r < c_regs; ++r) {
+    uint32_t* v = lanes<uint32_t>(m, xd[r]);
+    for (uint32_t lane = 0; lane < 32; ++lane) {
+      if (half_acc) {
+        const float* from = c + (lane / 4 + 8 * r) * 8 + 2 * (lane % 4);
+        v[lane] = f16_from_double(from[0]) | uint32_t{f16_from_double(from[1])} << 16;
+      } else {
+        v[lane] = f32_bits(canonical(c[(lane / 4 + 8 * (r / 2)) * 8 + 2 * (lane % 4) + r % 2]));
+      }
+    }
+  }
+  m.report->macs += 16 * 8 * k_size;
+  return Next::kNext;
+}
+
+}  // namespace
+
+bool decode_matrix(Decoder& d) {
+  const std::string& name = d.name();
+  Instr& in = d.in;
+  if (name == "wgmma") return decode_wgmma(d);
+  if (name == "ldmatrix" || name == "stmatrix") {
+    bool load = name == "ldmatrix";
+    if (!d.mod("sync") || !d.mod("aligned")) d.fail(name + " needs .sync.aligned");
+    std::string shape = d.one_of({"m8n8", "m16n16"});
+    std::string number = d.one_of({"x1", "x2", "x4"});
+    bool trans = d.mod("trans");
+    bool shared = !d.one_of({"shared", "shared::cta"}).empty();
+    T t = d.type_in({T::kB16, T::kB8});
+    uint32_t n = number == "x1" ? 1 : number == "x2" ? 2 : number == "x4" ? 4 : 0;
+    if (n == 0) d.fail(d.s.op_text + " needs .x1, .x2 or .x4");
+    d.need(2);
+    const Operand& list = d.operand(load ? 0 : 1);
+    const Operand& address = d.operand(load ? 1 : 0);
+    uint32_t registers = n;
+    if (shape == "m16n16") {
+      if (!load || t != T::kB8 || !trans || n > 2) d.fail(d.s.op_text + " is not supported");
+      registers = 2 * n;
+      in.fn = do_ldmatrix_b8;
+    } else if (shape == "m8n8" && t == T::kB16) {
+      in.fn = load ? do_ldmatrix : do_stmatrix;
+    } else {
+      d.fail(d.s.op_text + " is not supported");
+    }
+    auto elements = d.elements(list);
+    if (elements.size() != registers)
+      d.fail(d.s.op_text + " needs " + std::to_string(registers) + " registers, found " +
+             std::to_string(elements.size()));
+    std::vector<Opd> operands;
+    for (const Operand* o : elements) operands.push_back(load ? d.dst(*o, 32) : d.src(*o, T::kB32));
+    in.a[0] = n;
+    in.a[1] = trans;
+    in.a[2] = !shared;
+    in.o[1] = d.address(address, shared ? Space::kShared : Space::kGeneric);
+    d.pool(std::move(operands));
+    return true;
+  }
+  if (name == "movmatrix") {
+    if (!d.mod("sync") || !d.mod("aligned") || !d.mod("m8n8") || !d.mod("trans"))
+      d.fail(d.s.op_text + " is not supported");
+    d.type_in({T::kB16});
+    d.need(2);
+    in.fn = do_movmatrix;
+    in.o[0] = d.dst(0, T::kB32);
+    in.o[1] = d.src(1, T::kB32);
+    return true;
+  }
+  if (name == "mma") {
+    if (!d.mod("sync") || !d.mod("aligned")) d.fail("mma needs .sync.aligned");
+    std::string shape = d.one_of({"m16n8k32", "m16n8k16", "m16n8k8"});
+    if (shape.empty()) d.fail("shape of " + d.s.op_text + " is not supported");
+    if (!d.mod("row") || !d.mod("col")) d.fail("mma needs .row.col");
+    std::string kind = d.one_of({"kind::mxf8f6f4", "kind::f8f6f4"});
+    bool scaled = d.mod("block_scale");
+    if (scaled && !d.mod("scale_vec::1X")) d.fail(d.s.op_text + " needs .scale_vec::1X");
+    if (scaled != (kind == "kind::mxf8f6f4")) d.fail(d.s.op_text + " is not supported");
+    T td = d.type_in({T::kF32, T::kF16});
+    T ta = d.type_in({T::kE4M3, T::kE5M2, T::kF16, T::kBF16});
+    T tb = d.type_in({T::kE4M3, T::kE5M2, T::kF16, T::kBF16});
+    T tc = d.type_in({T::kF32, T::kF16});
+    if (scaled) d.type_in({T::kUE8M0});
+    uint32_t k = shape == "m16n8k32" ? 32 : shape == "m16n8k16" ? 16 : 8;
+    uint32_t bits = bits_of(ta);
+    bool sixteen = bits == 16;
+    if (td != tc || bits != bits_of(tb) || (sixteen && ta != tb) || (sixteen && k == 32) ||
+        (!sixteen && k == 8))
+      d.fail(d.s.op_text + " is not supported");
+    if (td == T::kF16 && (ta == T::kBF16 || scaled)) d.fail(d.s.op_text + " is not supported");
+    auto code = [](T t) {
+      return t == T::kE4M3 ? kE4m3 : t == T::kE5M2 ? kE5m2 : t == T::kF16 ? kHalf : kBf16;
+    };
+    bool half_acc = td == T::kF16;
+    uint32_t a_regs = 16 * k * bits / 1024, b_regs = 8 * k * bits / 1024, c_regs = half_acc ? 2 : 4;
+    d.need(scaled ? 8 : 4);
+    std::vector<Opd> operands;
+    auto take = [&](size_t i, uint32_t n, bool target, T t) {
+      auto elements = d.elements(d.operand(i));
+      if (elements.size() != n)
+        d.fail("operand " + std::to_string(i + 1) + " of " + d.s.op_text + " needs " + std::to_string(n) +
+               " registers, found " + std::to_string(elements.size()));
+      for (const Operand* o : elements) operands.push_back(target ? d.dst(*o, bits_of(t)) : d.src(*o, t));
+    };
+    T acc = half_acc ? T::kB32 : T::kF32;
+    take(0, c_regs, true, acc);
+    take(1, a_regs, false, T::kB32);
+    take(2, b_regs, false, T::kB32);
+    take(3, c_regs, false, acc);
+    if (scaled) {
+      take(4, 1, false, T::kB32);
+      take(5, 2, false, T::kU16);
+      take(6, 1, false, T::kB32);
+      take(7, 2, false, T::kU16);
+    }
+    in.fn = do_mma;
+    in.a[0] = code(ta) | code(tb) << 8 | (half_acc ? 1u << 16 : 0u) | (scaled ? 1u << 17 : 0u);
+    in.a[1] = k;
+    in.a[2] = a_regs;
+    in.a[3] = b_regs;
+    d.pool(std::move(operands));
+    return true;
+  }
+  return false;
+}
+
+}  // namespace mla::emu

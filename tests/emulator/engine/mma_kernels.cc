@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The inner loops of mma and wgmma. Compiled for several instruction sets and picked at run time; all
+// give the same bits, since products are exact in float.
+#include "tests/emulator/engine/mma_kernels.h"
+
+namespace mla::emu {
+
+namespace {
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define MLA_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define MLA_CLONES
+#endif
+
+using Eight = float __attribute__((vector_size(32)));
+
+}  // namespace
+
+MLA_CLONES void mma_16x8(const float* a, const float* b, float* c, uint32_t k_size) {
+  const Eight* vb = reinterpret_cast<const Eight*>(b);
+  Eight* vc = reinterpret_cast<Eight*>(c);
+  for (uint32_t i = 0; i < 16; i += 4) {
+    Eight c0 = vc[i], c1 = vc[i + 1], c2 = vc[i + 2], c3 = vc[i + 3];
+    const float *a0 = a + i * k_size, *a1 = a0 + k_size, *a2 = a1 + k_size, *a3 = a2 + k_size;
+    for (uint32_t k = 0; k < k_size; ++k) {
+      Eight row = vb[k];
+      c0 += row * a0[k];
+      c1 += row * a1[k];
+      c2 += row * a2[k];
+      c3 += row * a3[k];
+    }
+    vc[i] = c0;
+    vc[i + 1] = c1;
+    vc[i + 2] = c2;
+    vc[i + 3] = c3;
+  }
+}
+
+MLA_CLONES void mma_64xn(const float* a, const float* b, float* c, uint32_t k_size, uint32_t n) {
+  const uint32_t columns = n / 8;
+  for (uint32_t i = 0; i < 64; i += 4) {
+    const float *a0 = a + i * k_size, *a1 = a0 + k_size, *a2 = a1 + k_size, *a3 = a2 + k_size;
+    for (uint32_t j = 0; j < columns; ++j) {
+      Eight* to = reinterpret_cast<Eight*>(c + i * n) + j;
+      Eight c0 = to[0], c1 = to[columns], c2 = to[2 * columns], c3 = to[3 * columns];
+      const Eight* row = reinterpret_cast<const Eight*>(b) + j;
+      for (uint32_t k = 0; k < k_size; ++k, row += columns) {
+        c0 += *row * a0[k];
+        c1 += *row * a1[k];
+        c2 += *row * a2[k];
+        c3 += *row * a3[k];
+      }
+      to[0] = c0;
+      to[columns] = c1;
+      to[2 * columns] = c2;
+      to[3 * columns] = c3;
+    }
+  }
+}
+
+}  // namespace mla::emu

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "tests/emulator/engine/decoder.h"
+
+namespace mla::emu {
+
+// c[16][8] += a[16][k] * b[k][8], each sum in ascending order of k. 64-byte aligned.
+void mma_16x8(const float* a, const float* b, float* c, uint32_t k);
+// c[64][n] += a[64][k] * b[k][n], the same way; n a multiple of 8.
+void mma_64xn(const float* a, const float* b, float* c, uint32_t k, uint32_t n);
+
+bool decode_wgmma(Decoder& d);
+
+}  // namespace mla::emu

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Instructions of a warp: shuffles, votes, matches, reductions, and the small rest.
+#include <algorithm>
+
+#include "tests/emulator/engine/decoder.h"
+
+namespace mla::emu {
+
+namespace {
+
+// The lanes of `members` must execute this together. Returns true when they do; otherwise *next says
+// what to do (wait for the others, join them, or fail).
+bool together(Machine& m, const Opd& members, uint32_t mask, Next* next, uint32_t* out) {
+  const uint32_t* v = lanes<uint32_t>(m, members);
+  uint32_t first = static_cast<uint32_t>(__builtin_ctz(mask));
+  uint32_t wanted = v[first];
+  MLA_FOR_LANES(lane, mask) {
+    if (!((v[lane] >> lane) & 1)) {
+      *next = m.fault(FaultKind::kDivergence, static_cast<int>(lane),
+                      "lane %u executes it, but is not in its member mask 0x%08x", lane, v[lane]);
+      return false;
+    }
+    if (v[lane] != wanted) {
+      *next = m.fault(FaultKind::kDivergence, static_cast<int>(lane),
+                      "member mask 0x%08x in lane %u, 0x%08x in lane %u", v[lane], lane, wanted, first);
+      return false;
+    }
+  }
+  *out = wanted;
+  uint32_t missing = wanted & m.warp->live & ~mask;
+  if (!missing) return true;
+  // Lanes of this group whose guard is false never come.
+  if (missing & m.group->mask) {
+    *next = m.fault(FaultKind::kDivergence, -1, "lanes 0x%08x of the member mask 0x%08x do not execute it",
+                    missing, wanted);
+    return false;
+  }
+  if (m.merge_waiting_groups()) {
+    *next = Next::kJump;  // execute again with more lanes
+    return false;
+  }
+  m.group->wait.offset = missing;
+  m.wait_on(WaitKind::kConverge, nullptr);
+  *next = Next::kBlocked;
+  return false;
+}
+
+enum Shuffle : uint32_t { kUp, kDown, kBfly, kIdx };
+
+// o[0] d, o[4] p, o[1] a, o[2] b, o[3] c, x[0] member mask; a[0] Shuffle.
+Next do_shfl(Machine& m, const Instr& in, uint32_t mask) {
+  Next next;
+  uint32_t members;
+  if (!together(m, in.x[0], mask, &next, &members)) return next;
+  const uint32_t *a = lanes<uint32_t>(m, in.o[1]), *b = lanes<uint32_t>(m, in.o[2]),
+                 *c = lanes<uint32_t>(m, in.o[3]);
+  uint32_t r[32] = {}, p = 0;
+  MLA_FOR_LANES(lane, mask) {
+    uint32_t clamp = c[lane] & 31, segment = (c[lane] >> 8) & 31, value = b[lane] & 31;
+    uint32_t max_lane = (lane & segment) | (clamp & ~segment), min_lane = lane & segment;
+    int32_t from = 0;
+    bool ok = false;
+    switch (in.a[0]) {
+      case kUp:
+        from = static_cast<int32_t>(lane) - static_cast<int32_t>(value);
+        ok = from >= static_cast<int32_t>(max_lane);
+        break;
+      case kDown:
+        from = static_cast<int32_t>(lane + value);
+        ok = from <= static_cast<int32_t>(max_lane);
+        break;
+      case kBfly:
+        from = static_cast<int32_t>(lane ^ value);
+        ok = from <= static_cast<int32_t>(max_lane);
+        break;
+      default:
+        from = static_cast<int32_t>(min_lane | (value & ~segment));
+        ok = from <= static_cast<int32_t>(max_lane);
+    }
+    if (!ok) from = static_cast<int32_t>(lane);
+    if (!((mask >> from) & 1)) {
+      return m.fault(FaultKind::kDivergence, static_cast<int>(lane),
+                     "shuffle reads lane %d, which does not execute it", from);
+    }
+    r[lane] = a[from];
+    p |= static_cast<uint32_t>(ok) << lane;
+  }
+  if (in.o[4].present) set_predicate(m, in.o[4], p, mask);
+  store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  return Next::kNext;
+}
+
+enum Vote : uint32_t { kAll, kAny, kUni, kBallot };
+
+// o[0] d, o[1] p, x[0] member mask.
+Next do_vote(Machine& m, const Instr& in, uint32_t mask) {
+  Next next;
+  uint32_t members;
+  if (!together(m, in.x[0], mask, &next, &members)) return next;
+  uint32_t p = predicate(m, in.o[1]) & mask;
+  if (in.a[0] == kBallot) {
+    uint32_t r[32];
+    for (uint32_t& v : r) v = p;
+    store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  } else {
+    bool v = in.a[0] == kAll ? p == mask : in.a[0] == kAny ? p != 0 : p == mask || p == 0;
+    set_predicate(m, in.o[0], v ? ~0u : 0u, mask);
+  }
+  return Next::kNext;
+}
+
+// match: a[0] 1: all; a[1] 1: 64 bits. o[0] d, o[4] p, o[1] a.
+Next do_match(Machine& m, const Instr& in, uint32_t mask) {
+  Next next;
+  uint32_t members;
+  if (!together(m, in.x[0], mask, &next, &members)) return next;
+  auto value = [&](uint32_t lane) {
+    return in.a[1] ? lanes<uint64_t>(m, in.o[1])[lane] : lanes<uint32_t>(m, in.o[1])[lane];
+  };
+  uint32_t r[32] = {};
+  bool all = true;
+  MLA_FOR_LANES(lane, mask) {
+    MLA_FOR_LANES(other, mask) {
+      if (value(lane) == value(other)) r[lane] |= 1u << other;
+    }
+    all &= r[lane] == mask;
+  }
+  if (in.a[0]) {
+    for (uint32_t& v : r) v = all ? mask : 0;
+    if (in.o[4].present) set_predicate(m, in.o[4], all ? ~0u : 0u, mask);
+  }
+  store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  return Next::kNext;
+}
+
+Next do_activemask(Machine& m, const Instr& in, uint32_t mask) {
+  uint32_t r[32];
+  for (uint32_t& v : r) v = mask;
+  store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  return Next::kNext;
+}
+
+// The lowest lane is elected. o[0] d (present or not), o[4] p.
+Next do_elect(Machine& m, const Instr& in, uint32_t mask) {
+  Next next;
+  uint32_t members;
+  if (!together(m, in.x[0], mask, &next, &members)) return next;
+  uint32_t leader = static_cast<uint32_t>(__builtin_ctz(mask));
+  uint32_t r[32];
+  for (uint32_t& v : r) v = leader;
+  if (in.o[0].present) store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  set_predicate(m, in.o[4], 1u << leader, mask);
+  return Next::kNext;
+}
+
+enum Redux : uint32_t { kAdd, kMin, kMax, kMinS, kMaxS, kAnd, kOr, kXor };
+
+Next do_redux(Machine& m, const Instr& in, uint32_t mask) {
+  Next next;
+  uint32_t members;
+  if (!together(m, in.x[0], mask, &next, &members)) return next;
+  const uint32_t* a = lanes<uint32_t>(m, in.o[1]);
+  uint32_t v = a[__builtin_ctz(mask)];
+  bool first = true;
+  MLA_FOR_LANES(lane, mask) {
+    if (first) {
+      first = false;
+      continue;
+    }
+    uint32_t y = a[lane];
+    switch (in.a[0]) {
+      case kAdd:
+        v += y;
+        break;
+      case kMin:
+        v = std::min(v, y);
+        break;
+      case kMax:
+        v = std::max(v, y);
+        break;
+      case kMinS:
+        v = static_cast<uint32_t>(std::min(static_cast<int32_t>(v), static_cast<int32_t>(y)));
+        break;
+      case kMaxS:
+        v = static_cast<uint32_t>(std::max(static_cast<int32_t>(v), static_cast<int32_t>(y)));
+        break;
+      case kAnd:
+        v &= y;
+        break;
+      case kOr:
+        v |= y;
+        break;
+      default:
+        v ^= y;
+    }
+  }
+  uint32_t r[32];
+  for (uint32_t& w : r) w = v;
+  store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  return Next::kNext;
+}
+
+Next do_warp_sync(Machine& m, const Instr& in, uint32_t mask) {
+  Next next;
+  uint32_t members;
+  return together(m, in.x[0], mask, &next, &members) ? Next::kNext : next;
+}
+
+Next do_yield(Machine&, const Instr&, uint32_t) { return Next::kYield; }
+Next do_nothing(Machine&, const Instr&, uint32_t) { return Next::kNext; }
+
+}  // namespace
+
+// Joins groups of the warp that wait at the same instruction, with the same reconvergence point, into
+// the running one. True when there was one.
+bool Machine::merge_waiting_groups() {
+  bool merged = false;
+  for (size_t i = 0; i < warp->groups.size();) {
+    Group& other = warp->groups[i];
+    if (&other != group && other.blocked && other.wait.kind == WaitKind::kConverge && other.pc == group->pc &&
+        other.rec == group->rec && other.calls == group->calls) {
+      group->mask |= other.mask;
+      remove_group(warp, i);
+      merged = true;
+    } else {
+      ++i;
+    }
+  }
+  return merged;
+}
+
+bool decode_warp(Decoder& d) {
+  const std::string& name = d.name();
+  Instr& in = d.in;
+  auto members = [&](size_t i) { d.pool({d.src(i, T::kB32)}); };
+  if (name == "shfl") {
+    if (!d.mod("sync")) d.fail("shfl needs .sync");
+    std::string mode = d.one_of({"up", "down", "bfly", "idx"});
+    d.type_in({T::kB32});
+    if (mode.empty()) d.fail("shfl needs .up, .down, .bfly or .idx");
+    d.need(5);
+    in.fn = do_shfl;
+    in.a[0] = mode == "up" ? kUp : mode == "down" ? kDown : mode == "bfly" ? kBfly : kIdx;
+    const Operand& to = d.operand(0);
+    if (to.kind == Operand::kPair) {
+      in.o[0] = d.dst(to.parts[0], 32);
+      in.o[4] = d.dst(to.parts[1], 1);
+    } else {
+      in.o[0] = d.dst(to, 32);
+    }
+    for (size_t i = 1; i < 4; ++i) in.o[i] = d.src(i, T::kB32);
+    members(4);
+    return true;
+  }
+  if (name == "vote") {
+    if (!d.mod("sync")) d.fail("vote needs .sync");
+    std::string mode = d.one_of({"all", "any", "uni", "ballot"});
+    T t = d.type_in({T::kPred, T::kB32});
+    if (mode.empty() || (mode == "ballot") != (t == T::kB32)) d.fail(d.s.op_text + " is not supported");
+    d.need(3);
+    in.fn = do_vote;
+    in.a[0] = mode == "all" ? kAll : mode == "any" ? kAny : mode == "uni" ? kUni : kBallot;
+    in.o[0] = d.dst(0, t);
+    in.o[1] = d.src_pred(d.operand(1));
+    members(2);
+    return true;
+  }
+  if (name == "match") {
+    std::string mode = d.one_of({"any", "all"});
+    if (!d.mod("sync") || mode.empty()) d.fail(d.s.op_text + " is not supported");
+    T t = d.type_in({T::kB32, T::kB64});
+    d.need(3);
+    in.fn = do_match;
+    in.a[0] = mode == "all";
+    in.a[1] = t == T::kB64;
+    const Operand& to = d.operand(0);
+    if (to.kind == Operand::kPair) {
+      in.o[0] = d.dst(to.parts[0], 32);
+      in.o[4] = d.dst(to.parts[1], 1);
+    } else {
+      in.o[0] = d.dst(to, 32);
+    }
+    in.o[1] = d.src(1, t);
+    members(2);
+    return true;
+  }
+  if (name == "activemask") {
+    d.type_in({T::kB32});
+    d.need(1);
+    in.fn = do_activemask;
+    in.o[0] = d.dst(0, T::kB32);
+    return true;
+  }
+  if (name == "elect") {
+    if (!d.mod("sync")) d.fail("elect needs .sync");
+    d.need(2);
+    const Operand& to = d.operand(0);
+    if (to.kind != Operand::kPair) d.fail("elect.sync needs a register (or _) and a predicate");
+    in.fn = do_elect;
+    if (to.parts[0].kind != Operand::kSink) in.o[0] = d.dst(to.parts[0], 32);
+    in.o[4] = d.dst(to.parts[1], 1);
+    members(1);
+    return true;
+  }
+  if (name == "redux") {
+    if (!d.mod("sync")) d.fail("redux needs .sync");
+    std::string op = d.one_of({"add", "min", "max", "and", "or", "xor"});
+    T t = d.type_in({T::kU32, T::kS32, T::kB32});
+    d.need(3);
+    in.fn = do_redux;
+    bool s = t == T::kS32;
+    in.a[0] = op == "add"   ? kAdd
+              : op == "min" ? (s ? kMinS : kMin)
+              : op == "max" ? (s ? kMaxS : kMax)
+              : op == "and" ? kAnd
+              : op == "or"  ? kOr
+                            : kXor;
+    in.o[0] = d.dst(0, t);
+    in.o[1] = d.src(1, t);
+    members(2);
+    return true;
+  }
+  if (name == "bar" && d.s.op.size() > 1 && d.s.op[1] == "warp") {
+    d.mod("warp");
+    if (!d.mod("sync")) d.fail("bar.warp needs .sync");
+    d.need(1);
+    in.fn = do_warp_sync;
+    members(0);
+    return true;
+  }
+  if (name == "nanosleep") {
+    d.type_in({T::kU32});
+    d.need(1);
+    in.o[1] = d.src(0, T::kU32);
+    in.fn = do_yield;
+    return true;
+  }
+  if (name == "griddepcontrol") {
+    // A launch starts when the one before it has ended, so there is nothing to wait for.
+    if (d.one_of({"wait", "launch_dependents"}).empty())
+      d.fail("griddepcontrol needs .wait or .launch_dependents");
+    d.need(0);
+    in.fn = do_nothing;
+    return true;
+  }
+  if (name == "pmevent") {
+    d.mod("mask");
+    d.need(1);
+    in.fn = do_nothing;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace mla::emu
