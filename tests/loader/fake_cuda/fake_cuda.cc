@@ -520,6 +520,40 @@ MLA_ENTRY(cuThreadExchangeStreamCaptureMode, 10010, (int* mode), (mode)) {
   return cuda::kSuccess;
 }
 
+// ---- what only applications call ---------------------------------------------------------------
+
+MLA_ENTRY(cuDeviceGet, 2000, (cuda::Device * device, int ordinal), (device, ordinal)) {
+  const std::lock_guard lock(state().mutex);
+  if (ordinal < 0 || static_cast<size_t>(ordinal) >= state().devices.size()) return kErrorInvalidDevice;
+  *device = ordinal;
+  return cuda::kSuccess;
+}
+
+MLA_ENTRY(cuDevicePrimaryCtxRetain, 7000, (cuda::Context * context, cuda::Device device), (context, device)) {
+  *context = static_cast<cuda::Context>(fake_new_context(device));
+  return cuda::kSuccess;
+}
+
+MLA_ENTRY(cuStreamCreate, 2000, (cuda::Stream * stream, unsigned flags), (stream, flags)) {
+  if (current() == nullptr || flags > 1) return cuda::kErrorInvalidValue;
+  *stream = static_cast<cuda::Stream>(fake_new_stream(current()));
+  return cuda::kSuccess;
+}
+
+MLA_ENTRY(cuStreamSynchronize, 2000, (cuda::Stream stream), (stream)) {
+  return is_special(stream) || reinterpret_cast<FakeStream*>(stream)->context != nullptr
+             ? cuda::kSuccess
+             : kErrorInvalidHandle;
+}
+
+// Addresses that nothing lies behind.
+MLA_ENTRY(cuMemAlloc_v2, 3020, (cuda::DevicePtr * address, size_t bytes), (address, bytes)) {
+  static std::atomic<cuda::DevicePtr> next{0x7f0000000000};
+  if (bytes == 0) return cuda::kErrorInvalidValue;
+  *address = next.fetch_add((bytes + 0xfff) & ~size_t{0xfff});
+  return cuda::kSuccess;
+}
+
 MLA_ENTRY(cuGetErrorName, 6000, (Result error, const char** name), (error, name)) {
   static const std::map<Result, const char*> names = {{1, "CUDA_ERROR_INVALID_VALUE"},
                                                       {2, "CUDA_ERROR_OUT_OF_MEMORY"},

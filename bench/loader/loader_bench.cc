@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Host times of the loader, with Google Benchmark:
+//
+//   open      a bundle of 500 kernels of 115 KB, written on the fly, with and without hashing
+//   select    among 500 kernels
+//   launch    mla_launch against a bare cuLaunchKernelEx of the same kernel with ready parameters
+//
+//   loader_bench [--fake] [--bundle FOLDER] [Google Benchmark's options]
+//
+// Launches run on whatever driver the loader finds (MLA_CUDA_DRIVER_PATH, else libcuda.so.1), on
+// device 0 with the bundle given (else MLA_BUNDLE_PATH). --fake takes the fake driver of the tests,
+// which executes nothing, with a bundle written on the fly: then `launch` is the loader's own time.
+#include <benchmark/benchmark.h>
+#include <dlfcn.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/common/mla_params.h"
+#include "loader/include/mla_loader.h"
+#include "loader/src/cuda_abi.h"
+#include "tests/loader/test_bundle.h"
+
+namespace {
+
+namespace cuda = mla::cuda;
+using mla::test::TestBundle;
+
+constexpr int kKernels = 500;
+constexpr size_t kCubinBytes = 115000;
+
+std::string g_bundle_path;  // of the launches; "": MLA_BUNDLE_PATH
+
+[[noreturn]] void die(const std::string& message) {
+  std::fprintf(stderr, "loader_bench: %s\n", message.c_str());
+  std::exit(1);
+}
+
+void check(mla_status status) {
+  if (status != MLA_SUCCESS) die(std::string(mla_status_name(status)) + ": " + mla_last_error());
+}
+
+// 500 kernels of every target and row tile, so that a selection passes many over.
+TestBundle& large_bundle() {
+  static TestBundle files;
+  if (!files.manifest().kernels.empty()) return files;
+  const std::pair<uint32_t, const char*> targets[] = {
+      {120, "f"}, {120, "a"}, {121, "a"}, {90, "a"}, {100, "f"}};
+  for (int i = 0; i < kKernels; ++i) {
+    const auto& [sm, suffix] = targets[i % 5];
+    mla::manifest::Kernel& kernel = files.add("kernel_" + std::to_string(i), sm, suffix);
+    kernel.config.rows = i < kKernels / 2 ? 64 : 128;
+    kernel.priority = i;
+  }
+  files.write(kCubinBytes);
+  return files;
+}
+
+void open_bundle(benchmark::State& state, uint32_t flags) {
+  const std::string path = large_bundle().path();
+  mla_open_options options = MLA_OPEN_OPTIONS_INIT;
+  options.flags = flags;
+  for (auto _ : state) {
+    mla_bundle* bundle = nullptr;
+    check(mla_bundle_open(path.c_str(), &options, &bundle));
+    state.PauseTiming();
+    check(mla_bundle_close(bundle));
+    state.ResumeTiming();
+  }
+}
+
+void BM_open(benchmark::State& state) { open_bundle(state, 0); }
+BENCHMARK(BM_open)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+void BM_open_skip_hash(benchmark::State& state) { open_bundle(state, MLA_OPEN_SKIP_HASH); }
+BENCHMARK(BM_open_skip_hash)->Unit(benchmark::kMillisecond)->UseRealTime();
+
+// The argument is the number of heads: 16 finds the first kernel of its target, 128 passes over all
+// smaller row tiles. -1: a kernel that is not there (with the message that lists all reasons).
+void BM_select(benchmark::State& state) {
+  mla_open_options options = MLA_OPEN_OPTIONS_INIT;
+  options.flags = MLA_OPEN_SKIP_HASH;
+  mla_bundle* bundle = nullptr;
+  check(mla_bundle_open(large_bundle().path().c_str(), &options, &bundle));
+  mla_problem problem = MLA_PROBLEM_INIT;
+  problem.cc_major = 12;
+  problem.heads = state.range(0) < 0 ? 128 : static_cast<int32_t>(state.range(0));
+  if (state.range(0) < 0) problem.page_size = 1;
+  uint32_t index = 0;
+  const mla_status expected = state.range(0) < 0 ? MLA_ERROR_NO_KERNEL : MLA_SUCCESS;
+  for (auto _ : state) {
+    if (mla_select(bundle, &problem, &index) != expected) state.SkipWithError(mla_last_error());
+    benchmark::DoNotOptimize(index);
+  }
+  check(mla_bundle_close(bundle));
+}
+BENCHMARK(BM_select)->ArgName("heads")->Arg(16)->Arg(128)->Arg(-1);
+
+// The 500 kernels all for one target, the one wanted last.
+void BM_select_one_target(benchmark::State& state) {
+  TestBundle files;
+  for (int i = 0; i < kKernels; ++i) {
+    files.add("kernel_" + std::to_string(i)).config.rows = i + 1 < kKernels ? 64 : 128;
+  }
+  files.write();
+  mla_bundle* bundle = nullptr;
+  check(mla_bundle_open(files.path().c_str(), nullptr, &bundle));
+  mla_problem problem = MLA_PROBLEM_INIT;
+  problem.cc_major = 12;
+  uint32_t index = 0;
+  for (auto _ : state) {
+    check(mla_select(bundle, &problem, &index));
+    benchmark::DoNotOptimize(index);
+  }
+  if (index != kKernels - 1) state.SkipWithError("another kernel was selected");
+  check(mla_bundle_close(bundle));
+}
+BENCHMARK(BM_select_one_target);
+
+// ---- launch ------------------------------------------------------------------------------------
+
+// The driver as an application uses it, beside the loader's own binding.
+struct Driver {
+#define MLA_MEMBER(name, version, ...) cuda::name##Function name = nullptr;
+  MLA_CUDA_REQUIRED(MLA_MEMBER)
+#undef MLA_MEMBER
+  cuda::Result (*cuDeviceGet)(cuda::Device*, int) = nullptr;
+  cuda::Result (*cuDevicePrimaryCtxRetain)(cuda::Context*, cuda::Device) = nullptr;
+  cuda::Result (*cuCtxSetCurrent)(cuda::Context) = nullptr;
+  cuda::Result (*cuStreamCreate)(cuda::Stream*, unsigned) = nullptr;
+  cuda::Result (*cuStreamSynchronize)(cuda::Stream) = nullptr;
+  cuda::Result (*cuMemAlloc)(cuda::DevicePtr*, size_t) = nullptr;
+
+  // "" or why there is none.
+  std::string load() {
+    const char* path = std::getenv("MLA_CUDA_DRIVER_PATH");
+    void* library = dlopen(path != nullptr ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return dlerror();
+    bool complete = true;
+    const auto find = [&](auto* function, const char* name) {
+      *reinterpret_cast<void**>(function) = dlsym(library, name);
+      complete = complete && *function != nullptr;
+    };
+#define MLA_FIND(name, version, ...) find(&name, #name);
+    MLA_CUDA_REQUIRED(MLA_FIND)
+#undef MLA_FIND
+    // The exported names of the versions that the loader asks cuGetProcAddress for.
+    if (void* push = dlsym(library, "cuCtxPushCurrent_v2"))
+      *reinterpret_cast<void**>(&cuCtxPushCurrent) = push;
+    if (void* pop = dlsym(library, "cuCtxPopCurrent_v2")) *reinterpret_cast<void**>(&cuCtxPopCurrent) = pop;
+    find(&cuDeviceGet, "cuDeviceGet");
+    find(&cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
+    find(&cuCtxSetCurrent, "cuCtxSetCurrent");
+    find(&cuStreamCreate, "cuStreamCreate");
+    find(&cuStreamSynchronize, "cuStreamSynchronize");
+    find(&cuMemAlloc, "cuMemAlloc_v2");
+    return complete ? "" : "the driver lacks a function";
+  }
+};
+
+void check_driver(cuda::Result result, const char* call) {
+  if (result != cuda::kSuccess) die(std::string(call) + " failed: " + std::to_string(result));
+}
+#define CHECK_DRIVER(call) check_driver(driver.call, #call)
+
+// One kernel, prepared by the loader and loaded once more by hand.
+struct LaunchSetup {
+  Driver driver;
+  std::unique_ptr<TestBundle> files;
+  mla_bundle* bundle = nullptr;
+  mla_kernel* kernel = nullptr;
+  cuda::Stream stream = nullptr;
+  mla_launch_args args = MLA_LAUNCH_ARGS_INIT;
+  cuda::Kernel bare_kernel = nullptr;
+  cuda::LaunchConfig config{};
+  alignas(128) mla::DecodeParams params{};
+
+  // "" or why launches cannot be measured here.
+  std::string set_up();
+
+  void launch_bare() {
+    void* arguments[] = {&params};
+    CHECK_DRIVER(
+        cuLaunchKernelEx(&config, reinterpret_cast<cuda::Function>(bare_kernel), arguments, nullptr));
+  }
+  void launch_checked() { check(mla_launch(kernel, &args, stream)); }
+};
+
+std::string LaunchSetup::set_up() {
+  if (std::string reason = driver.load(); !reason.empty()) return reason;
+  if (const cuda::Result result = driver.cuInit(0); result != cuda::kSuccess) {
+    return "cuInit failed: " + std::to_string(result);
+  }
+  const char* variable = std::getenv("MLA_BUNDLE_PATH");
+  if (g_bundle_path == "fake") {
+    files = std::make_unique<TestBundle>();
+    files->add("k");
+    files->write();
+    g_bundle_path = files->path();
+  } else if (g_bundle_path.empty()) {
+    if (variable == nullptr) return "no bundle: give --bundle or set MLA_BUNDLE_PATH (or take --fake)";
+    g_bundle_path = variable;
+  }
+  cuda::Device device = 0;
+  cuda::Context context = nullptr;
+  CHECK_DRIVER(cuDeviceGet(&device, 0));
+  CHECK_DRIVER(cuDevicePrimaryCtxRetain(&context, device));
+  CHECK_DRIVER(cuCtxSetCurrent(context));
+  CHECK_DRIVER(cuStreamCreate(&stream, 1));
+
+  check(mla_bundle_open(g_bundle_path.c_str(), nullptr, &bundle));
+  const mla_problem problem = MLA_PROBLEM_INIT;
+  if (mla_prepare(bundle, &problem, nullptr, &kernel) != MLA_SUCCESS) return mla_last_error();
+  mla_prepared_info prepared = MLA_PREPARED_INFO_INIT;
+  mla_kernel_info info = MLA_KERNEL_INFO_INIT;
+  check(mla_kernel_get_info(kernel, &prepared));
+  check(mla_bundle_get_kernel(bundle, prepared.kernel_index, &info));
+
+  // A problem so small that the device keeps up with the host.
+  const auto allocate = [&](size_t bytes) {
+    cuda::DevicePtr address = 0;
+    CHECK_DRIVER(cuMemAlloc(&address, bytes));
+    CHECK_DRIVER(cuMemsetD8Async(address, 0, bytes, stream));
+    return static_cast<uint64_t>(address);
+  };
+  const size_t element = info.kv_dtype == MLA_DTYPE_E4M3 ? 1 : 2;
+  args.batch = args.q_len = args.max_pages_per_seq = 1;
+  args.pages = 1;
+  args.heads = info.rows;
+  args.page_size = problem.page_size;
+  args.softmax_scale = 1.0f;
+  args.q = allocate(static_cast<size_t>(info.rows) * 576 * 2);
+  args.kv = allocate(static_cast<size_t>(args.page_size) * 576 * element);
+  args.page_table = allocate(4);
+  args.seq_lens = allocate(4);
+  args.out = allocate(static_cast<size_t>(info.rows) * 512 * 2);
+  args.workspace_bytes = prepared.workspace_bytes;
+  args.workspace = allocate(prepared.workspace_bytes);
+  check(mla_workspace_init(kernel, args.workspace, args.workspace_bytes, stream));
+  CHECK_DRIVER(cuStreamSynchronize(stream));
+
+  const std::string image = mla::test::read_text(g_bundle_path + "/" + info.file);
+  cuda::Library library = nullptr;
+  CHECK_DRIVER(cuLibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CHECK_DRIVER(cuLibraryGetKernel(&bare_kernel, library, info.symbol));
+  CHECK_DRIVER(
+      cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedSizeBytes, info.dynamic_smem, bare_kernel, device));
+  // Both maps of one kind: a bare launch of an empty batch row reads nothing through them.
+  const uint64_t dims[3] = {512, static_cast<uint64_t>(args.page_size), 1};
+  const uint64_t strides[2] = {576 * element, 576 * element * static_cast<uint64_t>(args.page_size)};
+  const uint32_t box[3] = {32, 1, 1}, ones[3] = {1, 1, 1};
+  for (mla::TensorMap* map : {&params.k_map, &params.v_map}) {
+    CHECK_DRIVER(cuTensorMapEncodeTiled(map, element == 1 ? cuda::kTensorMapUint8 : cuda::kTensorMapBfloat16,
+                                        3, reinterpret_cast<void*>(args.kv), dims, strides, box, ones,
+                                        cuda::kTensorMapInterleaveNone, cuda::kTensorMapSwizzleNone,
+                                        cuda::kTensorMapL2Promotion256B, cuda::kTensorMapOobFillZero));
+  }
+  params.q = args.q;
+  params.page_table = args.page_table;
+  params.seq_lens = args.seq_lens;
+  params.out = args.out;
+  params.workspace = args.workspace;
+  params.page_table_stride = 1;
+  params.softmax_scale = params.q_scale = params.kv_scale = 1.0f;
+  params.batch = params.q_len = params.pages = params.max_pages_per_seq = 1;
+  params.heads = args.heads;
+  params.page_size_log2 = 6;
+  config.grid_x = static_cast<unsigned>(prepared.max_workers * info.cluster_size);
+  config.grid_y = config.grid_z = 1;
+  config.block_x = static_cast<unsigned>(info.threads);
+  config.block_y = config.block_z = 1;
+  config.shared_bytes = static_cast<unsigned>(info.dynamic_smem);
+  config.stream = stream;
+  return "";
+}
+
+LaunchSetup* launch_setup(std::string* reason) {
+  static std::string why;
+  static LaunchSetup* const setup = [] {
+    auto made = std::make_unique<LaunchSetup>();
+    why = made->set_up();
+    return why.empty() ? made.release() : nullptr;
+  }();
+  *reason = why;
+  return setup;
+}
+
+// Seconds a launch. Batches are shorter than the driver's queue, which is empty when one begins, so
+// the time is the host's alone.
+constexpr int kBatch = 100;
+template <typename Launch>
+double time_batch(LaunchSetup& setup, Launch&& launch) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kBatch; ++i) launch();
+  const auto end = std::chrono::steady_clock::now();
+  check_driver(setup.driver.cuStreamSynchronize(setup.stream), "cuStreamSynchronize");
+  return std::chrono::duration<double>(end - begin).count() / kBatch;
+}
+
+// Bare and checked launches in turn; the time is that of mla_launch, counters give both and the
+// difference in microseconds, medians over the batches.
+void BM_launch(benchmark::State& state) {
+  std::string reason;
+  LaunchSetup* const setup = launch_setup(&reason);
+  if (setup == nullptr) {
+    state.SkipWithError(reason.c_str());
+    return;
+  }
+  std::vector<double> bare, checked;
+  for (auto _ : state) {
+    bare.push_back(time_batch(*setup, [&] { setup->launch_bare(); }));
+    checked.push_back(time_batch(*setup, [&] { setup->launch_checked(); }));
+    state.SetIterationTime(checked.back());
+  }
+  const auto median_us = [](std::vector<double>& values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+    return values[values.size() / 2] * 1e6;
+  };
+  state.counters["bare_us"] = median_us(bare);
+  state.counters["launch_us"] = median_us(checked);
+  state.counters["over_us"] = median_us(checked) - median_us(bare);
+}
+BENCHMARK(BM_launch)->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.002);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<char*> rest;
+  for (int i = 0; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--fake") == 0) {
+      setenv("MLA_CUDA_DRIVER_PATH", MLA_FAKE_CUDA_FILE, 1);
+      g_bundle_path = "fake";
+    } else if (std::strcmp(argv[i], "--bundle") == 0 && i + 1 < argc) {
+      g_bundle_path = argv[++i];
+    } else {
+      rest.push_back(argv[i]);
+    }
+  }
+  int count = static_cast<int>(rest.size());
+  benchmark::Initialize(&count, rest.data());
+  if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
