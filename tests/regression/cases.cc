@@ -10,128 +10,131 @@ std::vector<NamedCase> all_cases() {
   constexpr unsigned kGpu = kQuick | kFull;
   using C = DecodeCase;
   const std::vector<int32_t> edges = {0, 1, 63, 64, 65, 300};
-  std::vector<NamedCase> cases = {
-      // Small: also on the emulated driver.
-      {"ragged_edges", kAll, C().seq_lens(edges), true},
-      {"splits", kAll, C().seq_lens({700}).page_size(32)},
-      {"splits_in_two_levels", kAll, C().seq_lens({2400})},
-      {"splits_next_to_empty", kAll, C().seq_lens({0, 900, 0, 3})},
-      {"max_splits_1", kAll, C().seq_lens({700, 70}).max_splits(1)},
-      {"max_splits_2", kAll, C().seq_lens({700, 70}).max_splits(2).page_size(128)},
-      {"max_sms", kAll, C().seq_lens({500, 30}).max_sms(9)},
-      {"q_len_2", kAll, C().seq_lens({0, 1, 2, 64, 65, 66, 130}).q_len(2).page_size(16)},
-      {"q_len_4_short", kAll, C().seq_lens({1, 2, 3, 4, 5}).q_len(4)},
-      {"bad_pages", kAll,
-       C().seq_lens({200, 90, 64, 33})
-           .page_size(16)
-           .bad_pages({{0, 0, -1},
-                       {0, 5, kOnePastPool},
-                       {0, 12, -2147483647 - 1},
-                       {1, 2, 0x7fffffff},
-                       {2, 0, -1},
-                       {2, 1, -2},
-                       {2, 2, -3},
-                       {2, 3, kOnePastPool},
-                       {3, 2, -1}})},
-      {"bad_pages_q_len_2", kAll,
-       C().seq_lens({129, 66}).q_len(2).bad_pages({{0, 1, -7}, {1, 0, kOnePastPool}})},
-      {"bad_pages_uncounted", kAll, C().seq_lens({129}).bad_pages({{0, 1, -7}}).no_bad_page_counter()},
-      {"heads_1", kAll, C().seq_lens({70, 1}).heads(1)},
-      {"heads_16", kAll, C().seq_lens({70, 1}).heads(16)},
-      {"heads_17_q_len_2", kAll, C().seq_lens({70, 1}).heads(17).q_len(2)},
-      {"scales", kAll, C().seq_lens({150}).scales(0.37f, 2.5f)},
-      {"scale_pointers", kAll, C().seq_lens({150}).scales(1.75f, 0.2f).scale_pointers()},
-      {"small_values", kAll, C().seq_lens({150, 66}).small_values()},
-      {"steep_scores", kAll, C().seq_lens({150, 66}).softmax_scale(0.25f)},
-      {"separate_values", kAll, C().seq_lens({150, 40}).separate_values().page_size(32)},
-      {"strides", kAll, C().seq_lens({150, 40}).pad_tokens(64).pad_pages(1040).pad_table(5)},
-      {"strides_separate_values", kAll, C().seq_lens({150}).separate_values().pad_tokens(16).pad_pages(32)},
-      {"token_major", kAll, C().seq_lens({150, 40}).token_major().page_size(16)},
-      {"tight_page_table", kAll, C().seq_lens({128, 64}).tight_table()},
-      {"no_lse", kAll, C().seq_lens({150, 0}).no_lse()},
-      {"pdl", kAll, C().seq_lens({150, 0}).pdl().repeats(2)},
-      {"launch_again", kAll, C().seq_lens({300, 5}).then({0, 130}).then({64, 0})},
-      {"graph_replay", kAll, C().seq_lens({300, 5}).then({0, 130}).then({0, 0}).then({1, 700}).graph()},
-      {"repeat", kAll, C().seq_lens({400, 100}).repeats(2)},
-
-      // Everything below needs a GPU.
-      {"single_1k", kGpu, C().equal(1, 1024)},
-      {"single_8k", kGpu, C().equal(1, 8192)},
-      {"single_64k", kGpu, C().equal(1, 65536)},
-      {"single_8k_small_values", kGpu, C().equal(1, 8192).small_values()},
-      {"equal_4x8k", kGpu, C().equal(4, 8192)},
-      {"ragged_16", kGpu, C().ragged(16, 0, 8000), true},
-      {"ragged_16_small_values", kGpu, C().ragged(16, 0, 8000).small_values()},
-      {"ragged_16_steep", kGpu, C().ragged(16, 0, 8000).softmax_scale(0.25f)},
-      {"ragged_128", kGpu, C().ragged(128, 1, 4096)},
-      {"ragged_33_bad_pages", kGpu,
-       C().ragged(33, 600, 5000).page_size(16).bad_pages({{0, 0, -1}, {3, 7, kOnePastPool}, {32, 20, -5}})},
-      {"graph_replay_8", kGpu,
-       C().ragged(8, 1000, 20000)
-           .then({0, 0, 0, 0, 0, 0, 0, 0})
-           .then({20000, 1, 0, 0, 0, 0, 0, 20000})
-           .then({1, 1, 1, 1, 1, 1, 1, 1})
-           .then({64, 63, 65, 128, 4096, 127, 129, 0})
-           .graph()},
-      {"launch_again_8", kGpu,
-       C().ragged(8, 1000, 20000).then({5, 0, 0, 7, 0, 20000, 0, 0}).then({900, 800, 700, 0, 1, 2, 3, 4})},
-      {"two_streams", kGpu, C().ragged(6, 100, 9000).streams(2)},
-      {"two_streams_half_the_sms", kGpu, C().ragged(6, 100, 9000).streams(2).max_sms(64).repeats(3)},
-      {"repeat_100", kGpu, C().ragged(13, 0, 5000).repeats(100)},
-      {"repeat_100_single", kGpu, C().equal(1, 30000).repeats(100)},
-      {"repeat_100_q_len_3", kGpu, C().ragged(5, 0, 700).q_len(3).repeats(100)},
-      {"repeat_100_pdl", kGpu, C().ragged(5, 0, 700).pdl().repeats(100)},
-
-      {"single_10k_odd", kFull, C().equal(1, 10007)},
-      {"million", kFull, C().equal(1, 1000000)},
-      {"million_page_16", kFull, C().equal(1, 1000000).page_size(16)},
-      {"million_one_split", kFull, C().equal(1, 1000000).max_splits(1)},
-      {"million_among_short", kFull, C().seq_lens({3, 1000000, 0, 1, 64, 300})},
-      {"million_q_len_2", kFull, C().equal(1, 1000000).q_len(2)},
-      {"two_to_the_20", kFull, C().equal(1, 1 << 20).page_size(128)},
-      {"batch_1024", kFull, C().ragged(1024, 0, 2048)},
-      {"batch_1024_one_token", kFull, C().equal(1024, 1)},
-      {"batch_1024_empty", kFull, C().equal(1024, 0)},
-      {"batch_1024_shared_pages", kFull, C().ragged(1024, 0, 8192).distinct_pages(2000)},
-      {"batch_1024_q_len_4", kFull, C().ragged(1024, 0, 600).q_len(4)},
-      {"batch_777_page_16", kFull, C().ragged(777, 0, 1000).page_size(16)},
-      {"pool_5_gib", kFull, C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30)},
-      {"pool_5_gib_page_16", kFull, C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30).page_size(16)},
-      {"pool_5_gib_strides", kFull,
-       C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30).pad_tokens(64).pad_pages(4096)},
-      {"pool_5_gib_separate_values", kFull,
-       C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30).separate_values()},
-      {"max_splits_3", kFull, C().seq_lens({20000, 100, 1, 7000}).max_splits(3)},
-      {"max_splits_5", kFull, C().seq_lens({20000, 100, 1, 7000}).max_splits(5)},
-      {"max_splits_16", kFull, C().equal(1, 40000).max_splits(16)},
-      {"max_sms_4", kFull, C().ragged(5, 0, 3000).max_sms(4)},
-      {"max_sms_8", kFull, C().ragged(5, 0, 3000).max_sms(8)},
-      {"max_sms_131", kFull, C().ragged(5, 0, 3000).max_sms(131)},
-      {"max_sms_huge", kFull, C().ragged(5, 0, 3000).max_sms(100000)},
-      {"scales_large", kFull, C().ragged(16, 0, 8000).scales(3.0f, 64.0f).softmax_scale(0.0002f)},
-      {"scales_tiny", kFull, C().ragged(16, 0, 8000).scales(0.01f, 0.001f).softmax_scale(4000.0f)},
-      {"scale_pointers_16", kFull, C().ragged(16, 0, 8000).scales(0.5f, 0.3f).scale_pointers()},
-      {"separate_values_16", kFull, C().ragged(16, 0, 8000).separate_values()},
-      {"strides_16", kFull, C().ragged(16, 0, 8000).pad_tokens(80).pad_pages(160).pad_table(3)},
-      {"token_major_16", kFull, C().ragged(16, 0, 8000).token_major()},
-      {"two_streams_long", kFull, C().seq_lens({100000, 50, 0}).streams(2).repeats(4)},
-      {"no_lse_16", kFull, C().ragged(16, 0, 8000).no_lse()},
+  std::vector<NamedCase> cases;
+  const auto add = [&](std::string name, unsigned grids, const DecodeCase& test,
+                       bool every_page_size = false) {
+    cases.push_back({std::move(name), grids, test, every_page_size});
   };
+  // Small: also on the emulated driver.
+  add("ragged_edges", kAll, C().seq_lens(edges), true);
+  add("splits", kAll, C().seq_lens({700}).page_size(32));
+  add("splits_in_two_levels", kAll, C().seq_lens({2400}));
+  add("splits_next_to_empty", kAll, C().seq_lens({0, 900, 0, 3}));
+  add("max_splits_1", kAll, C().seq_lens({700, 70}).max_splits(1));
+  add("max_splits_2", kAll, C().seq_lens({700, 70}).max_splits(2).page_size(128));
+  add("max_sms", kAll, C().seq_lens({500, 30}).max_sms(9));
+  add("q_len_2", kAll, C().seq_lens({0, 1, 2, 64, 65, 66, 130}).q_len(2).page_size(16));
+  add("q_len_4_short", kAll, C().seq_lens({1, 2, 3, 4, 5}).q_len(4));
+  add("bad_pages", kAll,
+      C().seq_lens({200, 90, 64, 33})
+          .page_size(16)
+          .bad_pages({{0, 0, -1},
+                      {0, 5, kOnePastPool},
+                      {0, 12, -2147483647 - 1},
+                      {1, 2, 0x7fffffff},
+                      {2, 0, -1},
+                      {2, 1, -2},
+                      {2, 2, -3},
+                      {2, 3, kOnePastPool},
+                      {3, 2, -1}}));
+  add("bad_pages_q_len_2", kAll,
+      C().seq_lens({129, 66}).q_len(2).bad_pages({{0, 1, -7}, {1, 0, kOnePastPool}}));
+  add("bad_pages_uncounted", kAll, C().seq_lens({129}).bad_pages({{0, 1, -7}}).no_bad_page_counter());
+  add("heads_1", kAll, C().seq_lens({70, 1}).heads(1));
+  add("heads_16", kAll, C().seq_lens({70, 1}).heads(16));
+  add("heads_17_q_len_2", kAll, C().seq_lens({70, 1}).heads(17).q_len(2));
+  add("scales", kAll, C().seq_lens({150}).scales(0.37f, 2.5f));
+  add("scale_pointers", kAll, C().seq_lens({150}).scales(1.75f, 0.2f).scale_pointers());
+  add("small_values", kAll, C().seq_lens({150, 66}).small_values());
+  add("steep_scores", kAll, C().seq_lens({150, 66}).softmax_scale(0.25f));
+  add("separate_values", kAll, C().seq_lens({150, 40}).separate_values().page_size(32));
+  add("strides", kAll, C().seq_lens({150, 40}).pad_tokens(64).pad_pages(1040).pad_table(5));
+  add("strides_separate_values", kAll, C().seq_lens({150}).separate_values().pad_tokens(16).pad_pages(32));
+  add("token_major", kAll, C().seq_lens({150, 40}).token_major().page_size(16));
+  add("tight_page_table", kAll, C().seq_lens({128, 64}).tight_table());
+  add("no_lse", kAll, C().seq_lens({150, 0}).no_lse());
+  add("pdl", kAll, C().seq_lens({150, 0}).pdl().repeats(2));
+  add("launch_again", kAll, C().seq_lens({300, 5}).then({0, 130}).then({64, 0}));
+  add("graph_replay", kAll, C().seq_lens({300, 5}).then({0, 130}).then({0, 0}).then({1, 700}).graph());
+  add("repeat", kAll, C().seq_lens({400, 100}).repeats(2));
+
+  // Everything below needs a GPU.
+  add("single_1k", kGpu, C().equal(1, 1024));
+  add("single_8k", kGpu, C().equal(1, 8192));
+  add("single_64k", kGpu, C().equal(1, 65536));
+  add("single_8k_small_values", kGpu, C().equal(1, 8192).small_values());
+  add("equal_4x8k", kGpu, C().equal(4, 8192));
+  add("ragged_16", kGpu, C().ragged(16, 0, 8000), true);
+  add("ragged_16_small_values", kGpu, C().ragged(16, 0, 8000).small_values());
+  add("ragged_16_steep", kGpu, C().ragged(16, 0, 8000).softmax_scale(0.25f));
+  add("ragged_128", kGpu, C().ragged(128, 1, 4096));
+  add("ragged_33_bad_pages", kGpu,
+      C().ragged(33, 600, 5000).page_size(16).bad_pages({{0, 0, -1}, {3, 7, kOnePastPool}, {32, 20, -5}}));
+  add("graph_replay_8", kGpu,
+      C().ragged(8, 1000, 20000)
+          .then({0, 0, 0, 0, 0, 0, 0, 0})
+          .then({20000, 1, 0, 0, 0, 0, 0, 20000})
+          .then({1, 1, 1, 1, 1, 1, 1, 1})
+          .then({64, 63, 65, 128, 4096, 127, 129, 0})
+          .graph());
+  add("launch_again_8", kGpu,
+      C().ragged(8, 1000, 20000).then({5, 0, 0, 7, 0, 20000, 0, 0}).then({900, 800, 700, 0, 1, 2, 3, 4}));
+  add("two_streams", kGpu, C().ragged(6, 100, 9000).streams(2));
+  add("two_streams_half_the_sms", kGpu, C().ragged(6, 100, 9000).streams(2).max_sms(64).repeats(3));
+  add("repeat_100", kGpu, C().ragged(13, 0, 5000).repeats(100));
+  add("repeat_100_single", kGpu, C().equal(1, 30000).repeats(100));
+  add("repeat_100_q_len_3", kGpu, C().ragged(5, 0, 700).q_len(3).repeats(100));
+  add("repeat_100_pdl", kGpu, C().ragged(5, 0, 700).pdl().repeats(100));
+
+  add("single_10k_odd", kFull, C().equal(1, 10007));
+  add("million", kFull, C().equal(1, 1000000));
+  add("million_page_16", kFull, C().equal(1, 1000000).page_size(16));
+  add("million_one_split", kFull, C().equal(1, 1000000).max_splits(1));
+  add("million_among_short", kFull, C().seq_lens({3, 1000000, 0, 1, 64, 300}));
+  add("million_q_len_2", kFull, C().equal(1, 1000000).q_len(2));
+  add("two_to_the_20", kFull, C().equal(1, 1 << 20).page_size(128));
+  add("batch_1024", kFull, C().ragged(1024, 0, 2048));
+  add("batch_1024_one_token", kFull, C().equal(1024, 1));
+  add("batch_1024_empty", kFull, C().equal(1024, 0));
+  add("batch_1024_shared_pages", kFull, C().ragged(1024, 0, 8192).distinct_pages(2000));
+  add("batch_1024_q_len_4", kFull, C().ragged(1024, 0, 600).q_len(4));
+  add("batch_777_page_16", kFull, C().ragged(777, 0, 1000).page_size(16));
+  add("pool_5_gib", kFull, C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30));
+  add("pool_5_gib_page_16", kFull, C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30).page_size(16));
+  add("pool_5_gib_strides", kFull,
+      C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30).pad_tokens(64).pad_pages(4096));
+  add("pool_5_gib_separate_values", kFull,
+      C().ragged(9, 0, 9000).pool_bytes(int64_t{5} << 30).separate_values());
+  add("max_splits_3", kFull, C().seq_lens({20000, 100, 1, 7000}).max_splits(3));
+  add("max_splits_5", kFull, C().seq_lens({20000, 100, 1, 7000}).max_splits(5));
+  add("max_splits_16", kFull, C().equal(1, 40000).max_splits(16));
+  add("max_sms_4", kFull, C().ragged(5, 0, 3000).max_sms(4));
+  add("max_sms_8", kFull, C().ragged(5, 0, 3000).max_sms(8));
+  add("max_sms_131", kFull, C().ragged(5, 0, 3000).max_sms(131));
+  add("max_sms_huge", kFull, C().ragged(5, 0, 3000).max_sms(100000));
+  add("scales_large", kFull, C().ragged(16, 0, 8000).scales(3.0f, 64.0f).softmax_scale(0.0002f));
+  add("scales_tiny", kFull, C().ragged(16, 0, 8000).scales(0.01f, 0.001f).softmax_scale(4000.0f));
+  add("scale_pointers_16", kFull, C().ragged(16, 0, 8000).scales(0.5f, 0.3f).scale_pointers());
+  add("separate_values_16", kFull, C().ragged(16, 0, 8000).separate_values());
+  add("strides_16", kFull, C().ragged(16, 0, 8000).pad_tokens(80).pad_pages(160).pad_table(3));
+  add("token_major_16", kFull, C().ragged(16, 0, 8000).token_major());
+  add("two_streams_long", kFull, C().seq_lens({100000, 50, 0}).streams(2).repeats(4));
+  add("no_lse_16", kFull, C().ragged(16, 0, 8000).no_lse());
   for (int q_len = 1; q_len <= 8; ++q_len) {
     const std::string name = "q_len_" + std::to_string(q_len);
-    cases.push_back({name + "_ragged", kGpu, C().ragged(9, 0, 700).q_len(q_len)});
-    cases.push_back({name + "_shorter", kFull, C().seq_lens({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}).q_len(q_len)});
-    cases.push_back({name + "_long", kFull, C().seq_lens({70000, 9, 0, 1025}).q_len(q_len)});
+    add(name + "_ragged", kGpu, C().ragged(9, 0, 700).q_len(q_len));
+    add(name + "_shorter", kFull, C().seq_lens({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}).q_len(q_len));
+    add(name + "_long", kFull, C().seq_lens({70000, 9, 0, 1025}).q_len(q_len));
   }
   for (const int heads : {1, 8, 16, 32, 64, 100, 127, 128}) {
     const std::string name = "heads_" + std::to_string(heads);
-    cases.push_back({name + "_ragged", kGpu, C().ragged(9, 0, 1500).heads(heads)});
-    cases.push_back({name + "_q_len_2", kFull, C().ragged(9, 0, 1500).heads(heads).q_len(2)});
-    cases.push_back({name + "_single", kFull, C().equal(1, 16384).heads(heads)});
+    add(name + "_ragged", kGpu, C().ragged(9, 0, 1500).heads(heads));
+    add(name + "_q_len_2", kFull, C().ragged(9, 0, 1500).heads(heads).q_len(2));
+    add(name + "_single", kFull, C().equal(1, 16384).heads(heads));
   }
   for (const int len :
        {2, 15, 16, 17, 31, 127, 128, 129, 191, 192, 193, 255, 256, 257, 511, 513, 1023, 1025, 4095}) {
-    cases.push_back({"length_" + std::to_string(len), kFull, C().equal(3, len), true});
+    add("length_" + std::to_string(len), kFull, C().equal(3, len), true);
   }
   return cases;
 }
