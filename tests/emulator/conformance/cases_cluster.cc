@@ -196,11 +196,11 @@ void add_cluster_cases(std::vector<Case>* cases) {
   {
     Case& c =
         add("setmaxnreg", {"b32"}, {"b32"},
-            " setp.lt.u32 p0, tidx, 128; @p0 bra LESS;\n setmaxnreg.inc.sync.aligned.u32 152; add.u32 o0, "
+            " setp.lt.u32 p0, tidx, 128; @p0 bra LESS;\n setmaxnreg.inc.sync.aligned.u32 224; add.u32 o0, "
             "i0, 1; bra.uni DONE;\n LESS: setmaxnreg.dec.sync.aligned.u32 56; add.u32 o0, i0, 2;\n DONE:",
             1);
     c.grid = 2;
-    c.block = 256;
+    c.block = 384;  // 168 registers each at launch
   }
 }
 
