@@ -206,6 +206,8 @@ bool Machine::issue(AsyncOp* op) {
     op->group->epochs.push_back(
         {static_cast<uint16_t>(op->issuer->first_agent + warps_per_cta + op->slot), op->clock});
   }
+  op->clocks = warp->clocks;
+  ++warp->clocks.v[warp->agent];
   ++cta->cluster->async_operations;
   for (size_t i = 0; i < draft_ops.size(); ++i) {
     if (draft_ops[i].get() == op) {
@@ -384,6 +386,7 @@ bool Machine::run_pieces(AsyncOp* op, uint32_t count) {
       }
       Mbarrier* b = found->second.get();
       if (last) {
+        join(b->arriving, op->clocks);
         uint32_t agent = op->issuer->first_agent + warps_per_cta + op->slot;
         uint32_t& known = b->arriving.v[agent];
         known = std::max(known, op->clock);

@@ -350,6 +350,7 @@ struct AsyncOp {
   bool two_steps = false;  // reads everything first (bulk copies out of shared memory)
   bool read_done = false;
   std::vector<Piece> pieces;  // taken from the back
+  Clocks clocks;  // of the issuing warp: ordered before the operation, and so before its completion
   std::vector<uint8_t> staging, staging_written;
   std::shared_ptr<BulkGroup> group;
   std::vector<Cta*> touched;  // CTAs whose shared memory it uses
