@@ -302,7 +302,7 @@ typedef struct mla_launch_args {
                                 pool (those tokens are masked); 0: not wanted */
   uint64_t workspace;        /* of this kernel and device, initialised once */
   uint64_t workspace_bytes;
-  int64_t kv_page_stride;  /* bytes, multiple of 16; 0: dense */
+  int64_t kv_page_stride;  /* bytes, multiple of 16; 0: dense. A page lies together, or pages interleave */
   int64_t kv_token_stride; /* bytes, multiple of 16; 0: dense */
   int64_t v_page_stride;   /* as above, for v; ignored when v is 0 */
   int64_t v_token_stride;

@@ -75,7 +75,12 @@ Error check_pool(const char* address_field, const char* token_field, const char*
     }
     pool->page_stride = static_cast<int64_t>(dense);
   }
-  if (pool->page_stride < span || pool->page_stride >= kMaxStride || pool->page_stride % 16 != 0) {
+  // Either a page's tokens lie together, or the pages interleave: token 0 of all pages, then token 1 ...
+  const bool interleaved =
+      pool->page_stride >= row_bytes &&
+      pool->token_stride >= static_cast<__int128>(args.pages - 1) * pool->page_stride + row_bytes;
+  if ((pool->page_stride < span && !interleaved) || pool->page_stride >= kMaxStride ||
+      pool->page_stride % 16 != 0) {
     if (span >= kMaxStride) {
       return invalid_argument("args.", token_field, " is ", pool->token_stride, " bytes; a page of ",
                               args.page_size, " tokens must be below 2^40 bytes");

@@ -299,6 +299,8 @@ TEST_F(LaunchTest, SmallestAndLargestValues) {
   good([](Args& a) { a.batch = a.q_len = 1, a.max_pages_per_seq = 0x7fffffff / 64; });
   good([](Args& a) { a.kv_token_stride = ((int64_t{1} << 40) - 16) / 64 / 16 * 16; });
   good([](Args& a) { a.kv_token_stride = 592, a.kv_page_stride = 63 * 592 + 576; });
+  // Pages that interleave: token 0 of all pages, then token 1.
+  good([](Args& a) { a.kv_page_stride = 592, a.kv_token_stride = (a.pages - 1) * 592 + 576; });
   good([](Args& a) { a.page_table_stride = 32; });
   good([](Args& a) {
     a.softmax_scale = -1.0f, a.q_scale = 0.0f, a.kv_scale = std::numeric_limits<float>::max();
@@ -419,6 +421,13 @@ TEST_F(LaunchTest, Strides) {
          "args.kv_token_stride is 68719476736 bytes; a page of 64 tokens must be below 2^40 bytes");
   expect([](Args& a) { a.kv_page_stride = 36848; },
          "args.kv_page_stride is 36848" + token + "36864 (64 tokens) to below 2^40");
+  expect([](Args& a) { a.kv_page_stride = 592, a.kv_token_stride = (a.pages - 1) * 592 + 560; },
+         "args.kv_page_stride is 592" + token +
+             [&] {
+               const int64_t stride = (good_args().pages - 1) * 592 + 560;
+               return std::to_string(63 * stride + 576);
+             }() +
+             " (64 tokens) to below 2^40");
   expect([](Args& a) { a.kv_page_stride = 36872; },
          "args.kv_page_stride is 36872" + token + "36864 (64 tokens) to below 2^40");
   expect([](Args& a) { a.kv_page_stride = -36864; },
