@@ -6,6 +6,8 @@
 //   mla-conformance --record golden.txt                         on a GPU of compute capability 9.0
 //   mla-conformance --check golden.txt --library <libcuda.so.1> on the emulated driver
 //   mla-conformance --list | --dump DIR                         names, PTX files
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
@@ -89,7 +91,40 @@ struct Options {
   std::string library = "libcuda.so.1";
   std::string record, check, filter, dump;
   bool list = false, verbose = false;
+  size_t resume = 0;  // first case to record; what came before is in <record>.part
+  char** argv = nullptr;
 };
+
+// Errors after which a process can make no further context on the device.
+bool ends_the_process(const CaseResult& result) {
+  for (const char* name : {"ILLEGAL_ADDRESS", "ILLEGAL_INSTRUCTION", "LAUNCH_FAILED", "MISALIGNED_ADDRESS",
+                           "HARDWARE_STACK_ERROR", "INVALID_ADDRESS_SPACE", "INVALID_PC"}) {
+    if (result.error.find(name) != std::string::npos) return true;
+  }
+  return false;
+}
+
+std::string part_file(const Options& options) { return options.record + ".part"; }
+
+// Replaces this process by one that records the cases from `first` on. Returns only on failure.
+void resume_recording(const Options& options, const std::string& recorded, size_t first) {
+  std::ofstream(part_file(options)) << recorded;
+  std::fflush(stdout);
+  const std::string number = std::to_string(first);
+  std::vector<char*> arguments;
+  for (char** a = options.argv; *a != nullptr; ++a) {
+    if (std::string(*a) == "--resume" && a[1] != nullptr) {
+      ++a;
+      continue;
+    }
+    arguments.push_back(*a);
+  }
+  arguments.push_back(const_cast<char*>("--resume"));
+  arguments.push_back(const_cast<char*>(number.c_str()));
+  arguments.push_back(nullptr);
+  execv("/proc/self/exe", arguments.data());
+  std::perror("execv");
+}
 
 int run(const Options& options) {
   std::vector<Case> cases;
@@ -146,9 +181,11 @@ int run(const Options& options) {
   for (const auto& [target, device] : device_of) sessions[target] = std::make_unique<Session>(driver, device);
 
   std::ostringstream recorded;
+  if (options.resume > 0) recorded << std::ifstream(part_file(options)).rdbuf();
   size_t passed = 0, failed = 0, not_run = 0, kept = 0;
   std::map<std::string, size_t> reasons;
-  for (const Case& c : cases) {
+  for (size_t index = options.resume; index < cases.size(); ++index) {
+    const Case& c = cases[index];
     const auto pass_over = [&](const std::string& reason) {
       ++not_run;
       ++reasons[reason];
@@ -192,6 +229,7 @@ int run(const Options& options) {
       for (size_t o = 0; o < result.outputs.size(); ++o)
         recorded << "out\t" << join(encode(c, o, result.outputs[o])) << "\n";
       ++kept;
+      if (!result.ran && ends_the_process(result)) resume_recording(options, recorded.str(), index + 1);
       continue;
     }
     double worst = 0;
@@ -226,6 +264,8 @@ int run(const Options& options) {
 
   if (!options.record.empty()) {
     if (!write()) return 2;
+    std::remove(part_file(options).c_str());
+    kept += options.resume;
     std::printf("recorded %zu cases and %zu driver calls in %s\n", kept, api.size(), options.record.c_str());
     for (const auto& [reason, number] : reasons)
       std::printf("  %zu not recorded: %s\n", number, reason.c_str());
@@ -267,6 +307,8 @@ int main(int argc, char** argv) {
   app.add_option("--dump", options.dump, "write the PTX of every case into this folder");
   app.add_flag("--list", options.list, "print the names of the cases");
   app.add_flag("--verbose", options.verbose, "print how much of each tolerance was used");
+  app.add_option("--resume", options.resume, "first case to record, after an error that ends a process");
+  options.argv = argv;
   CLI11_PARSE(app, argc, argv);
   if (options.record.empty() + options.check.empty() + options.dump.empty() + !options.list != 3) {
     std::fprintf(stderr, "give one of --record, --check, --dump, --list\n");
