@@ -251,16 +251,21 @@ std::string LaunchSetup::set_up() {
   CHECK_DRIVER(cuLibraryGetKernel(&bare_kernel, library, info.symbol));
   CHECK_DRIVER(
       cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedSizeBytes, info.dynamic_smem, bare_kernel, device));
-  // Both maps of one kind: a bare launch of an empty batch row reads nothing through them.
-  const uint64_t dims[3] = {512, static_cast<uint64_t>(args.page_size), 1};
-  const uint64_t strides[2] = {576 * element, 576 * element * static_cast<uint64_t>(args.page_size)};
-  const uint32_t box[3] = {32, 1, 1}, ones[3] = {1, 1, 1};
-  for (mla::TensorMap* map : {&params.k_map, &params.v_map}) {
+  // The maps that the kernels of the cluster family expect; the kernel counts the bytes of a box, also
+  // of one that lies outside the pool, so any other box would leave it waiting.
+  const uint64_t page_size = static_cast<uint64_t>(args.page_size);
+  const uint64_t strides[2] = {576 * element, 576 * element * page_size};
+  const uint32_t ones[3] = {1, 1, 1};
+  const auto encode = [&](mla::TensorMap* map, uint64_t columns, uint32_t box_columns, auto swizzle) {
+    const uint64_t dims[3] = {columns, page_size, 1};
+    const uint32_t box[3] = {box_columns, std::min(static_cast<uint32_t>(page_size), 64u), 1};
     CHECK_DRIVER(cuTensorMapEncodeTiled(map, element == 1 ? cuda::kTensorMapUint8 : cuda::kTensorMapBfloat16,
                                         3, reinterpret_cast<void*>(args.kv), dims, strides, box, ones,
-                                        cuda::kTensorMapInterleaveNone, cuda::kTensorMapSwizzleNone,
+                                        cuda::kTensorMapInterleaveNone, swizzle,
                                         cuda::kTensorMapL2Promotion256B, cuda::kTensorMapOobFillZero));
-  }
+  };
+  encode(&params.k_map, 576, 64, cuda::kTensorMapSwizzleNone);
+  encode(&params.v_map, 512, 128, cuda::kTensorMapSwizzle128B);
   params.q = args.q;
   params.page_table = args.page_table;
   params.seq_lens = args.seq_lens;
