@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The matrix: which configurations of which kernel families are built for which targets, and what
-// each of them must come out as. manifest/matrix.json is the default one; docs/generator.md tells
+// each of them must come out as. manifest/matrix.json is the default one; manifest/README.md tells
 // the format.
 #pragma once
 

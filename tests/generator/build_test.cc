@@ -272,12 +272,17 @@ TEST_F(Build, RebuildsWhatItMustAndNothingElse) {
   EXPECT_EQ(count(first.output, "] cubin "), 3u) << first.output;
   const auto before = tree(root_ / "bundle");
 
-  const auto start = std::chrono::steady_clock::now();
-  const Result nothing = build();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  ASSERT_EQ(nothing.code, 0) << nothing.output;
-  EXPECT_NE(nothing.output.find("no work to do"), std::string::npos) << nothing.output;
-  EXPECT_NE(nothing.output.find(", unchanged"), std::string::npos) << nothing.output;
+  // The best of three: other work on the machine is not what is measured.
+  double seconds = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    const Result nothing = build();
+    seconds =
+        std::min(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    ASSERT_EQ(nothing.code, 0) << nothing.output;
+    EXPECT_NE(nothing.output.find("no work to do"), std::string::npos) << nothing.output;
+    EXPECT_NE(nothing.output.find(", unchanged"), std::string::npos) << nothing.output;
+  }
   EXPECT_LT(seconds, 1.0);
 
   edit("kernels/fixture/part.cuh", "1.0f", "2.0f");
