@@ -85,7 +85,8 @@ need_nvcc() {
     is_recent_nvcc "$target/nvidia/cu13/bin/nvcc" || die "the CUDA compiler from PyPI does not run"
     PATH=$target/nvidia/cu13/bin:$PATH
   fi
-  export PATH
+  CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")  # where CMake finds cuda.h
+  export PATH CUDA_HOME
   printf 'nvcc: %s, %s\n' "$(command -v nvcc)" "$(nvcc --version | sed -n 's/.*, V/V/p')"
 }
 
