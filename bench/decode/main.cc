@@ -194,7 +194,7 @@ int run(const Options& options) {
   std::printf(
       "graph of %d launches, %d replays, median per launch; single: median of %d launches by themselves\n",
       options.launches, options.replays, options.singles);
-  std::printf("%-26s %-34s %9s %9s %8s %8s %8s%s\n", "batch,q_len,seq_len,heads", "kernel", "us", "single us",
+  std::printf("%-26s %-50s %9s %9s %8s %8s %8s%s\n", "batch,q_len,seq_len,heads", "kernel", "us", "single us",
               "TFLOPS", "GB/s", "x floor", options.check ? "  errors" : "");
 
   nlohmann::json report = {{"board", device.name},
@@ -285,7 +285,7 @@ int run(const Options& options) {
                              : 0;
     char ratio[32] = "-";
     if (floor > 0) std::snprintf(ratio, sizeof(ratio), "%.2f", us / floor);
-    std::printf("%-26s %-34s %9.2f %9.2f %8.1f %8.0f %8s%s%s\n", shape.text().c_str(), kernel.info.id, us,
+    std::printf("%-26s %-50s %9.2f %9.2f %8.1f %8.0f %8s%s%s\n", shape.text().c_str(), kernel.info.id, us,
                 median(singles), us > 0 ? work.flops / us / 1e6 : 0, us > 0 ? work.bytes / us / 1e3 : 0,
                 ratio, options.check ? "  " : "", options.check ? verdict.errors.text().c_str() : "");
     for (const std::string& fault : verdict.faults) std::printf("    wrong: %s\n", fault.c_str());

@@ -19,12 +19,14 @@ std::vector<NamedCase> all_cases() {
   add("ragged_edges", kAll, C().seq_lens(edges), true);
   add("splits", kAll, C().seq_lens({700}).page_size(32));
   add("splits_in_two_levels", kAll, C().seq_lens({2400}));
+  add("splits_ragged", kAll, C().seq_lens({640, 3, 500, 0, 90}).page_size(16));
   add("splits_next_to_empty", kAll, C().seq_lens({0, 900, 0, 3}));
   add("max_splits_1", kAll, C().seq_lens({700, 70}).max_splits(1));
   add("max_splits_2", kAll, C().seq_lens({700, 70}).max_splits(2).page_size(128));
   add("max_sms", kAll, C().seq_lens({500, 30}).max_sms(9));
   add("q_len_2", kAll, C().seq_lens({0, 1, 2, 64, 65, 66, 130}).q_len(2).page_size(16));
   add("q_len_4_short", kAll, C().seq_lens({1, 2, 3, 4, 5}).q_len(4));
+  add("q_len_8", kAll, C().seq_lens({3, 9, 200}).q_len(8).page_size(32));
   add("bad_pages", kAll,
       C().seq_lens({200, 90, 64, 33})
           .page_size(16)
@@ -41,7 +43,10 @@ std::vector<NamedCase> all_cases() {
       C().seq_lens({129, 66}).q_len(2).bad_pages({{0, 1, -7}, {1, 0, kOnePastPool}}));
   add("bad_pages_uncounted", kAll, C().seq_lens({129}).bad_pages({{0, 1, -7}}).no_bad_page_counter());
   add("heads_1", kAll, C().seq_lens({70, 1}).heads(1));
+  add("heads_8", kAll, C().seq_lens({70, 1}).heads(8));
   add("heads_16", kAll, C().seq_lens({70, 1}).heads(16));
+  add("heads_32", kAll, C().seq_lens({70, 1}).heads(32));
+  add("heads_64", kAll, C().seq_lens({70, 1}).heads(64));
   add("heads_17_q_len_2", kAll, C().seq_lens({70, 1}).heads(17).q_len(2));
   add("scales", kAll, C().seq_lens({150}).scales(0.37f, 2.5f));
   add("scale_pointers", kAll, C().seq_lens({150}).scales(1.75f, 0.2f).scale_pointers());
