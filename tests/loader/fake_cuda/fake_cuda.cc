@@ -408,7 +408,9 @@ MLA_ENTRY(cuKernelGetParamInfo, 12040, (cuda::Kernel kernel, size_t index, size_
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (kernel == nullptr || index >= static_cast<size_t>(s.param_count)) return cuda::kErrorInvalidValue;
-  *offset = index * s.param_bytes;
+  // As on compute capability 9.0: counted from the parameter bank, which begins at 0x210, with the
+  // struct aligned to 64 bytes.
+  *offset = 48 + index * s.param_bytes;
   *bytes = s.param_bytes;
   return cuda::kSuccess;
 }

@@ -49,7 +49,7 @@ void fake_set_capture(int capture);
 
 // Answer of cuKernelGetAttribute for every kernel (defaults: those of the test bundles).
 void fake_set_function_attribute(int attribute, int value);
-// Parameters of every kernel: `count` of them, the first of `bytes` at offset 0.
+// Parameters of every kernel: `count` of them, the first of `bytes`.
 void fake_set_params(int count, size_t bytes);
 // Images that contain `text` are refused by `function` ("cuLibraryLoadData", "cuFuncLoad", ...) with
 // `result`.
