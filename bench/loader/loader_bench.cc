@@ -142,25 +142,27 @@ struct Driver {
     const char* path = std::getenv("MLA_CUDA_DRIVER_PATH");
     void* library = dlopen(path != nullptr ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return dlerror();
-    bool complete = true;
-    const auto find = [&](auto* function, const char* name) {
-      *reinterpret_cast<void**>(function) = dlsym(library, name);
-      complete = complete && *function != nullptr;
+    using ProcAddress = cuda::Result (*)(const char*, void**, int, uint64_t, int*);
+    const auto proc_address = reinterpret_cast<ProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    if (proc_address == nullptr) return "the driver has no cuGetProcAddress_v2";
+    std::string missing;
+    const auto find = [&](auto* function, const char* name, int version) {
+      int query = 0;
+      void* found = nullptr;
+      const cuda::Result result = proc_address(name, &found, version, cuda::kProcAddressLegacyStream, &query);
+      if (result != cuda::kSuccess || found == nullptr) missing += std::string(" ") + name;
+      *reinterpret_cast<void**>(function) = found;
     };
-#define MLA_FIND(name, version, ...) find(&name, #name);
+#define MLA_FIND(name, version, ...) find(&name, #name, version);
     MLA_CUDA_REQUIRED(MLA_FIND)
 #undef MLA_FIND
-    // The exported names of the versions that the loader asks cuGetProcAddress for.
-    if (void* push = dlsym(library, "cuCtxPushCurrent_v2"))
-      *reinterpret_cast<void**>(&cuCtxPushCurrent) = push;
-    if (void* pop = dlsym(library, "cuCtxPopCurrent_v2")) *reinterpret_cast<void**>(&cuCtxPopCurrent) = pop;
-    find(&cuDeviceGet, "cuDeviceGet");
-    find(&cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
-    find(&cuCtxSetCurrent, "cuCtxSetCurrent");
-    find(&cuStreamCreate, "cuStreamCreate");
-    find(&cuStreamSynchronize, "cuStreamSynchronize");
-    find(&cuMemAlloc, "cuMemAlloc_v2");
-    return complete ? "" : "the driver lacks a function";
+    find(&cuDeviceGet, "cuDeviceGet", 2000);
+    find(&cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000);
+    find(&cuCtxSetCurrent, "cuCtxSetCurrent", 4000);
+    find(&cuStreamCreate, "cuStreamCreate", 2000);
+    find(&cuStreamSynchronize, "cuStreamSynchronize", 2000);
+    find(&cuMemAlloc, "cuMemAlloc", 3020);
+    return missing.empty() ? "" : "the driver lacks" + missing;
   }
 };
 

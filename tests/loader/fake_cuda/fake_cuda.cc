@@ -549,7 +549,7 @@ MLA_ENTRY(cuStreamSynchronize, 2000, (cuda::Stream stream), (stream)) {
 }
 
 // Addresses that nothing lies behind.
-MLA_ENTRY(cuMemAlloc_v2, 3020, (cuda::DevicePtr * address, size_t bytes), (address, bytes)) {
+MLA_ENTRY(cuMemAlloc, 3020, (cuda::DevicePtr * address, size_t bytes), (address, bytes)) {
   static std::atomic<cuda::DevicePtr> next{0x7f0000000000};
   if (bytes == 0) return cuda::kErrorInvalidValue;
   *address = next.fetch_add((bytes + 0xfff) & ~size_t{0xfff});
