@@ -110,7 +110,9 @@ struct ConsumerWarp {
         half(h),
         warp(w),
         lane(l),
-        quad(l % 4),
+        // Opaque: nvcc 13.0.88 for compute_120f takes `quad == 0` in for_own_rows for leave to drop the
+        // low bits' mask from lane / 4 outside it, too, and reads the wrong rows (found by the emulator).
+        quad(ptx::opaque(l % 4)),
         row_group(w % kRowGroups),
         column_group(w / kRowGroups) {}
 

@@ -194,6 +194,13 @@ __device__ __forceinline__ void mma_e4m3_block_scaled(float (&d)[4], const uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(kOnes));
 }
 
+// `x`, of which the compiler then knows nothing.
+__device__ __forceinline__ int opaque(int x) {
+  int r;
+  asm("mov.b32 %0, %1;" : "=r"(r) : "r"(x));
+  return r;
+}
+
 // ---- arithmetic --------------------------------------------------------------------------------
 
 __device__ __forceinline__ float ex2(float x) {
