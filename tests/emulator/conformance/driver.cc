@@ -35,4 +35,9 @@ std::string Driver::emulator_report() const {
   return text;
 }
 
+void Driver::clear_fault() const {
+  const auto clear = reinterpret_cast<void (*)()>(dlsym(library_, "mlaEmuClearFault"));
+  if (clear) clear();
+}
+
 }  // namespace mla::conformance

@@ -49,6 +49,8 @@ struct Driver {
   std::string describe(CUresult result) const;
   // The emulator's report, if this is the emulated driver.
   std::string emulator_report() const;
+  // Makes the devices of the emulated driver usable after a fault; on a real one, nothing does.
+  void clear_fault() const;
 
  private:
   void* library_ = nullptr;

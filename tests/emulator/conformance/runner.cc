@@ -103,6 +103,7 @@ Session::~Session() { close(); }
 void Session::close() {
   if (context_) driver_.cuCtxDestroy(context_);
   context_ = nullptr;
+  driver_.clear_fault();
 }
 
 std::string Session::open() {

@@ -107,6 +107,7 @@ CUresult create_context(CUcontext* context, unsigned flags, CUdevice ordinal) {
   Device* device = nullptr;
   if (const CUresult error = get_device(ordinal, &device)) return error;
   if (!context || (flags & ~unsigned(CU_CTX_FLAGS_MASK))) return CUDA_ERROR_INVALID_VALUE;
+  if (device->fault) return device->fault;
   const std::shared_ptr<Context> made = make_context(device, flags, false);
   context_stack().push_back(made);
   *context = to_handle<CUcontext>(made);
@@ -117,7 +118,7 @@ CUresult context_of(CUcontext handle, std::shared_ptr<Context>* context) {
   if (const CUresult error = check_initialized()) return error;
   if (!handle) return current_context(context);
   *context = find<Context>(handle);
-  return *context ? (*context)->sticky : CUDA_ERROR_INVALID_CONTEXT;
+  return *context ? (*context)->device->fault : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 }  // namespace
@@ -213,6 +214,7 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevi
   Device* device = nullptr;
   if (const CUresult error = get_device(dev, &device)) return error;
   if (!pctx) return CUDA_ERROR_INVALID_VALUE;
+  if (!device->primary && device->fault) return device->fault;
   if (!device->primary) device->primary = make_context(device, device->primary_flags, true);
   ++device->primary_references;
   *pctx = to_handle<CUcontext>(device->primary);

@@ -16,7 +16,7 @@ struct ChildGraph : Operation {
   CUresult run(Context& context) override {
     for (const auto& operation : graph->operations) {
       if (const CUresult error = operation->run(context)) return error;
-      if (context.sticky) return CUDA_SUCCESS;  // the work after a fault is never done
+      if (context.device->fault) return CUDA_SUCCESS;  // the work after a fault is never done
     }
     return CUDA_SUCCESS;
   }

@@ -62,7 +62,6 @@ KernelNeeds needs_of(const Image& image, const std::string& kernel) {
     needs.static_smem = info->static_shared_bytes;
     needs.local_bytes = info->local_bytes;
     if (info->maxntid.x) needs.max_threads = uint32_t(info->maxntid.count());
-    if (info->reqntid.x) needs.max_threads = uint32_t(info->reqntid.count());
     if (info->cluster.x) needs.cluster = {info->cluster.x, info->cluster.y, info->cluster.z};
   }
   if (const cubin::Kernel* machine = image.cubin_kernel(kernel)) {
@@ -195,13 +194,11 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const Image& i
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
-      if (needs.cluster[0]) return CUDA_ERROR_NOT_PERMITTED;
-      if (value < 0) return CUDA_ERROR_INVALID_VALUE;
+      if (needs.cluster[0] || value < 0) return CUDA_ERROR_INVALID_VALUE;
       attributes->cluster[size_t(attribute - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)] = value;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
-      if (value != 0 && value != 1) return CUDA_ERROR_INVALID_VALUE;
-      attributes->non_portable_cluster = value;
+      attributes->non_portable_cluster = value != 0;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       if (value < 0 || value > CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING) return CUDA_ERROR_INVALID_VALUE;
@@ -265,7 +262,7 @@ CUresult KernelLaunch::run(Context& context) {
   report(result.fault.text() + "\n  seed " + std::to_string(config.seed) + " (MLA_EMU_SEED)");
   const CUresult error = error_of(result.fault.kind);
   if (result.fault.kind == FaultKind::kLaunch || result.fault.kind == FaultKind::kUnsupported) return error;
-  context.sticky = error;  // seen by the next call, as with a launch that runs asynchronously
+  context.device->fault = error;  // seen by the next call, as with a launch that runs asynchronously
   return CUDA_SUCCESS;
 }
 
@@ -326,7 +323,7 @@ CUresult gather_params(const LaunchRequest& request, const KernelInfo& info, std
 
 // Cluster shape of a launch: that of the code, else of the launch attribute, else of the function.
 CUresult find_cluster(const CUlaunchConfig& config, const Function& function, const KernelNeeds& needs,
-                      Dim3* cluster) {
+                      Dim3* cluster, bool* given = nullptr) {
   Dim3 asked{0, 0, 0};
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const CUlaunchAttribute& attribute = config.attrs[i];
@@ -356,6 +353,7 @@ CUresult find_cluster(const CUlaunchConfig& config, const Function& function, co
         "the kernel requires clusters of " + shape(fixed) + ", the launch asks for " + shape(asked));
   }
   *cluster = fixed.x ? fixed : asked.x ? asked : Dim3{1, 1, 1};
+  if (given) *given = fixed.x || asked.x;
   return CUDA_SUCCESS;
 }
 
@@ -377,16 +375,13 @@ CUresult check_cluster(const Function& function, const DeviceConfig& device, con
                   "clusters of " + std::to_string(size) + " CTAs, at most " + std::to_string(most));
   }
   if (grid.x % cluster.x || grid.y % cluster.y || grid.z % cluster.z) {
-    return refuse(CUDA_ERROR_INVALID_VALUE, function.name,
+    return refuse(CUDA_ERROR_INVALID_CLUSTER_SIZE, function.name,
                   "the grid " + shape(grid) + " is not a multiple of the cluster " + shape(cluster));
   }
   return CUDA_SUCCESS;
 }
 
-CUresult launch_kernel(const LaunchRequest& request) {
-  const Lock lock(state().mutex);
-  std::shared_ptr<Stream> stream;
-  if (const CUresult error = get_stream(request.config.hStream, &stream)) return error;
+CUresult launch_on(const std::shared_ptr<Stream>& stream, const LaunchRequest& request) {
   std::shared_ptr<Function> function;
   if (const CUresult error = get_function(request.function, stream->context, &function)) return error;
   if (function->module->context != stream->context) {
@@ -441,8 +436,17 @@ CUresult launch_kernel(const LaunchRequest& request) {
   return submit(stream, operation);
 }
 
+CUresult launch_kernel(const LaunchRequest& request) {
+  const Lock lock(state().mutex);
+  std::shared_ptr<Stream> stream;
+  if (const CUresult error = get_stream(request.config.hStream, &stream)) return error;
+  const CUresult result = launch_on(stream, request);
+  if (result && stream->capture) invalidate(*stream->capture);
+  return result;
+}
+
 CUresult occupancy_config(CUfunction handle, const CUlaunchConfig* config,
-                          std::shared_ptr<Function>* function, uint32_t* blocks, Dim3* cluster) {
+                          std::shared_ptr<Function>* function, uint32_t* blocks, Dim3* cluster, bool* given) {
   std::shared_ptr<Context> context;
   if (const CUresult error = current_context(&context)) return error;
   if (!config) return CUDA_ERROR_INVALID_VALUE;
@@ -450,8 +454,9 @@ CUresult occupancy_config(CUfunction handle, const CUlaunchConfig* config,
   const DeviceConfig& device = (*function)->module->context->device->config;
   const KernelNeeds needs = needs_of(*(*function)->module->image, (*function)->name);
   const Dim3 block{config->blockDimX, config->blockDimY, config->blockDimZ};
+  if (!config->gridDimX || !config->gridDimY || !config->gridDimZ) return CUDA_ERROR_INVALID_VALUE;
   if (!block.count() || block.count() > 1024) return CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult error = find_cluster(*config, **function, needs, cluster)) return error;
+  if (const CUresult error = find_cluster(*config, **function, needs, cluster, given)) return error;
   *blocks = blocks_per_sm(device, needs, uint32_t(block.count()), config->sharedMemBytes);
   if (block.count() > needs.max_threads || int64_t(config->sharedMemBytes) > max_dynamic_smem(**function))
     *blocks = 0;
@@ -538,11 +543,13 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, C
   std::shared_ptr<Function> function;
   uint32_t blocks = 0;
   Dim3 cluster;
-  if (const CUresult error = occupancy_config(func, config, &function, &blocks, &cluster)) return error;
+  bool given = false;
+  if (const CUresult error = occupancy_config(func, config, &function, &blocks, &cluster, &given))
+    return error;
   const DeviceConfig& device = function->module->context->device->config;
   const Dim3 grid{config->gridDimX, config->gridDimY, config->gridDimZ};
   if (const CUresult error = check_cluster(*function, device, grid, cluster)) return error;
-  *numClusters = int(active_clusters(device, blocks, uint32_t(cluster.count())));
+  *numClusters = given ? int(active_clusters(device, blocks, uint32_t(cluster.count()))) : 0;
   return CUDA_SUCCESS;
 }
 
@@ -553,7 +560,9 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterS
   std::shared_ptr<Function> function;
   uint32_t blocks = 0;
   Dim3 cluster;
-  if (const CUresult error = occupancy_config(func, config, &function, &blocks, &cluster)) return error;
+  bool given = false;
+  if (const CUresult error = occupancy_config(func, config, &function, &blocks, &cluster, &given))
+    return error;
   const DeviceConfig& device = function->module->context->device->config;
   uint32_t size = allows_large_clusters(*function) && device.cc_major < 12 ? 16 : kPortableCluster;
   while (size > 1 && !active_clusters(device, blocks, size)) size /= 2;

@@ -2,6 +2,7 @@
 //
 // Images, libraries, modules, kernels and functions.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -57,41 +58,77 @@ CUresult check_ptx_matches(const Image& image) {
   return CUDA_SUCCESS;
 }
 
-CUresult load_cubin(const void* code, uint64_t bytes, Image* image) {
+std::string target_text(const Image& image) {
+  return "sm_" + std::to_string(image.sm) + (image.suffix ? std::string(1, image.suffix) : "");
+}
+
+// PTX whose every kernel has instructions beyond the engine is refused here, as the real driver
+// refuses what it cannot compile; of other modules, the kernels in question are refused at launch.
+CUresult parse(Image* image) {
+  if (const Status status = parse_ptx(image->ptx, image->name, &image->module); !status.ok()) {
+    report(status.message());
+    return CUDA_ERROR_INVALID_PTX;
+  }
+  std::string reason;
+  for (const KernelInfo& kernel : image->module.kernels()) {
+    if (kernel.unsupported.empty()) return CUDA_SUCCESS;
+    if (reason.empty()) reason = "kernel " + kernel.name + ": " + kernel.unsupported.front();
+  }
+  if (reason.empty()) return CUDA_SUCCESS;
+  report(reason);
+  return CUDA_ERROR_INVALID_PTX;
+}
+
+// Sets *image unless the cubin is refused outright.
+CUresult load_cubin(const void* code, uint64_t bytes, std::shared_ptr<Image>* out) {
   const std::span<const std::byte> content(static_cast<const std::byte*>(code), bytes);
   cubin::Info info;
   if (const Status status = cubin::read(content, "cubin image", &info); !status.ok()) {
     report(status.message());
     return CUDA_ERROR_INVALID_IMAGE;
   }
+  auto image = std::make_shared<Image>();
+  image->name = "cubin image";
   image->sm = info.sm;
-  image->suffix =
-      !info.arch.empty() && (info.arch.back() == 'a' || info.arch.back() == 'f') ? info.arch.back() : 0;
+  const char last = info.arch.empty() ? '\0' : info.arch.back();
+  image->suffix = last == 'a' || last == 'f' ? last : 0;
   image->cubin = std::move(info);
-  const auto& devices = state().devices;
-  if (std::none_of(devices.begin(), devices.end(),
-                   [&](const auto& device) { return image->runs_on(*device); })) {
-    report("the cubin is for " +
-           (image->cubin->arch.empty() ? "sm_" + std::to_string(image->sm) : image->cubin->arch) +
-           ", which no emulated device (" + devices.front()->name + (devices.size() > 1 ? ", ..." : "") +
-           ") runs");
-    return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (const CUresult error = check_runs_on_some_device(*image)) {
+    *out = image;
+    return error;
   }
-  if (const CUresult error = find_ptx(sha256_hex(content), image)) return error;
-  if (const Status status = parse_ptx(image->ptx, image->name, &image->module); !status.ok()) {
-    report(status.message());
-    return CUDA_ERROR_INVALID_PTX;
-  }
+  if (const CUresult error = find_ptx(sha256_hex(content), image.get())) return error;
+  *out = image;
+  if (const CUresult error = parse(image.get())) return error;
   return check_ptx_matches(*image);
 }
 
-CUresult load_ptx(const char* text, Image* image) {
-  image->ptx = text;
+// The PTX version that a text asks for, as 10 * major + minor; 0 if it says none.
+uint32_t version_of(const std::string& text) {
+  unsigned major = 0, minor = 0;
+  const size_t at = text.find(".version");
+  if (at == std::string::npos || std::sscanf(text.c_str() + at, ".version %u.%u", &major, &minor) != 2)
+    return 0;
+  return 10 * major + minor;
+}
+
+CUresult load_ptx(const char* text, std::shared_ptr<Image>* out) {
+  auto image = std::make_shared<Image>();
+  *out = image;
   image->name = "PTX image";
-  if (const Status status = parse_ptx(image->ptx, image->name, &image->module); !status.ok()) {
-    report(status.message());
-    return CUDA_ERROR_INVALID_PTX;
+  image->ptx = text;
+  const uint32_t version = version_of(image->ptx);
+  if (!version) {
+    report("the image is neither an ELF file nor PTX");
+    return CUDA_ERROR_INVALID_IMAGE;
   }
+  if (version > kPtxVersion) {
+    report("PTX image: .version " + std::to_string(version / 10) + "." + std::to_string(version % 10) +
+           ", but the driver knows up to " + std::to_string(kPtxVersion / 10) + "." +
+           std::to_string(kPtxVersion % 10));
+    return CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+  }
+  if (const CUresult error = parse(image.get())) return error;
   image->sm = image->module.sm();
   image->suffix = image->module.target_suffix();
   return CUDA_SUCCESS;
@@ -127,9 +164,18 @@ void unload_module(ModuleObject& module) {
   module.functions.clear();
 }
 
-CUresult load_image(const void* code, std::shared_ptr<Image>* out) {
+CUresult check_runs_on_some_device(const Image& image) {
+  const auto& devices = state().devices;
+  for (const auto& device : devices) {
+    if (image.runs_on(*device)) return CUDA_SUCCESS;
+  }
+  report(image.name + ": code for " + target_text(image) + ", which no emulated device (" +
+         devices.front()->name + (devices.size() > 1 ? ", ..." : "") + ") runs");
+  return image.cubin ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_PTX;
+}
+
+CUresult load_image(const void* code, std::shared_ptr<Image>* image) {
   if (!code) return CUDA_ERROR_INVALID_VALUE;
-  auto image = std::make_shared<Image>();
   uint32_t magic = 0;
   // A text of fewer than four characters is not PTX either: read byte by byte up to its end.
   const char* bytes = static_cast<const char*>(code);
@@ -137,20 +183,12 @@ CUresult load_image(const void* code, std::shared_ptr<Image>* out) {
     magic |= uint32_t(uint8_t(bytes[i])) << (8 * i);
     if (!bytes[i]) break;
   }
-  CUresult result = CUDA_SUCCESS;
   if (magic == kFatbinMagic || magic == kFatbinWrapperMagic) {
     report("fat binaries are beyond the emulated driver: give it the cubin or the PTX");
-    result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-  } else if (const uint64_t extent = elf_extent(code)) {
-    result = load_cubin(code, extent, image.get());
-  } else if (std::strstr(bytes, ".version")) {
-    result = load_ptx(bytes, image.get());
-  } else {
-    report("the image is neither an ELF file nor PTX");
-    result = CUDA_ERROR_INVALID_IMAGE;
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
   }
-  if (!result) *out = image;
-  return result;
+  if (const uint64_t extent = elf_extent(code)) return load_cubin(code, extent, image);
+  return load_ptx(bytes, image);
 }
 
 CUresult instantiate(const std::shared_ptr<Image>& image, const std::shared_ptr<Context>& context,
@@ -183,6 +221,7 @@ CUresult instantiate(const std::shared_ptr<Image>& image, const std::shared_ptr<
 
 CUresult library_module(Library& library, const std::shared_ptr<Context>& context,
                         std::shared_ptr<ModuleObject>* module) {
+  if (library.refused) return library.refused;
   std::shared_ptr<ModuleObject>& slot = context->library_modules[&library];
   if (!slot) {
     const CUresult error = instantiate(library.image, context, &slot);
@@ -232,13 +271,19 @@ CUresult load_library(CUlibrary* library, const void* code) {
   if (const CUresult error = check_initialized()) return error;
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_shared<Library>();
-  if (const CUresult error = load_image(code, &made->image)) return error;
-  for (const KernelInfo& info : made->image->module.kernels()) {
-    auto kernel = std::make_shared<Kernel>();
-    kernel->library = made.get();
-    kernel->name = info.name;
-    made->kernels.push_back(kernel);
-    state().add(kernel);
+  // What is wrong with PTX, or that no device runs the code, is said by the first call that needs a
+  // kernel; what is wrong with a cubin, and that its PTX is missing, at once.
+  made->refused = load_image(code, &made->image);
+  if (!made->image) return made->refused;
+  if (!made->refused) made->refused = check_runs_on_some_device(*made->image);
+  if (!made->refused) {
+    for (const KernelInfo& info : made->image->module.kernels()) {
+      auto kernel = std::make_shared<Kernel>();
+      kernel->library = made.get();
+      kernel->name = info.name;
+      made->kernels.push_back(kernel);
+      state().add(kernel);
+    }
   }
   state().add(made);
   *library = to_handle<CUlibrary>(made);
@@ -249,7 +294,6 @@ CUresult load_module(CUmodule* module, const void* code) {
   const Lock lock(state().mutex);
   std::shared_ptr<Context> context;
   if (const CUresult error = current_context(&context)) return error;
-  if (const CUresult error = check_unsafe_call()) return error;
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Image> image;
   if (const CUresult error = load_image(code, &image)) return error;
@@ -341,6 +385,7 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary 
   const std::shared_ptr<Library> found = find<Library>(library);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (!pKernel || !name) return CUDA_ERROR_INVALID_VALUE;
+  if (found->refused) return found->refused;
   for (const auto& kernel : found->kernels) {
     if (kernel->name != name) continue;
     *pKernel = to_handle<CUkernel>(kernel);
@@ -355,6 +400,7 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUl
   const std::shared_ptr<Library> found = find<Library>(lib);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (!count) return CUDA_ERROR_INVALID_VALUE;
+  if (found->refused) return found->refused;
   *count = unsigned(found->kernels.size());
   return CUDA_SUCCESS;
 }
@@ -433,7 +479,8 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfun
 MLA_EMU_EXPORT CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset,
                                                      size_t* size) {
   const Lock lock(state().mutex);
-  if (const CUresult error = check_initialized()) return error;
+  std::shared_ptr<Context> context;
+  if (const CUresult error = current_context(&context)) return error;
   const std::shared_ptr<Kernel> found = find<Kernel>(kernel);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   return param_info(found->library->image->module, found->name, index, offset, size);

@@ -167,7 +167,11 @@ CUresult allocate_host(void** pointer, size_t bytes, unsigned flags) {
   if (const CUresult error = current_context(&context)) return error;
   if (const CUresult error = check_unsafe_call()) return error;
   const unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-  if (!pointer || bytes == 0 || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
+  if (!pointer || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0) {
+    *pointer = nullptr;
+    return CUDA_SUCCESS;
+  }
   void* storage = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!storage) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = map_host(context, storage, bytes, true, flags);
@@ -213,10 +217,11 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize
 
 MLA_EMU_EXPORT CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
   const Lock lock(state().mutex);
+  if (const CUresult error = check_initialized()) return error;
+  if (!dptr) return CUDA_SUCCESS;
   std::shared_ptr<Context> context;
   if (const CUresult error = current_context(&context)) return error;
   if (const CUresult error = check_unsafe_call()) return error;
-  if (!dptr) return CUDA_SUCCESS;
   return release(dptr);
 }
 

@@ -21,6 +21,10 @@ size_t mlaEmuLastReport(char* buffer, size_t size);
 /* Forgets that report. */
 void mlaEmuClearReport(void);
 
+/* After a faulty launch every call on the device fails until the process ends, as with the real
+ * driver. This makes the devices usable again (tests that provoke faults). */
+void mlaEmuClearFault(void);
+
 /* Launches executed to their end without a fault, in this process: of every kernel, and of the
  * kernels whose entry has this name. */
 uint64_t mlaEmuKernelsExecuted(void);

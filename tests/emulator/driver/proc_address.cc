@@ -205,8 +205,7 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** p
                                                     cuuint64_t flags,
                                                     CUdriverProcAddressQueryResult* symbolStatus) {
   if (symbolStatus) *symbolStatus = CU_GET_PROC_ADDRESS_SUCCESS;
-  if (!symbol || !*symbol || !pfn || cudaVersion < 0 || cudaVersion > kDriverVersion)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (!symbol || !pfn || cudaVersion < 0 || cudaVersion > kDriverVersion) return CUDA_ERROR_INVALID_VALUE;
   // Every stream is idle between calls, so the per-thread default stream needs no functions of its own.
   const cuuint64_t known = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   if (flags & ~known) return CUDA_ERROR_INVALID_VALUE;
@@ -223,7 +222,7 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char* symbol, void** p
   } else if (symbolStatus) {
     *symbolStatus = any ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  return best || any ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  return CUDA_SUCCESS;
 }
 
 MLA_EMU_EXPORT CUresult CUDAAPI cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion,

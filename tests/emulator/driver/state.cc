@@ -157,7 +157,7 @@ CUresult current_context(std::shared_ptr<Context>* context) {
   if (stack.empty() || !stack.back()) return CUDA_ERROR_INVALID_CONTEXT;
   if (!stack.back()->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   *context = stack.back();
-  return stack.back()->sticky;
+  return stack.back()->device->fault;
 }
 
 std::shared_ptr<Context> make_context(Device* device, unsigned flags, bool primary) {
@@ -212,7 +212,7 @@ CUresult get_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
   }
   *stream = find<Stream>(handle);
   if (!*stream) return CUDA_ERROR_INVALID_HANDLE;
-  return (*stream)->context->sticky;
+  return (*stream)->context->device->fault;
 }
 
 // ---- capture rules -----------------------------------------------------------------------------
@@ -240,13 +240,13 @@ CUresult check_unsafe_call() {
   return result;
 }
 
-CUresult check_legacy(const Stream& stream) {
+CUresult check_legacy(const Stream& stream, bool ends_capture) {
   if (!stream.legacy) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   for (const auto& capture : state().captures) {
     for (const Stream* member : capture->streams) {
       if (member->context == stream.context && member->blocking()) {
-        invalidate(*capture);
+        if (ends_capture) invalidate(*capture);
         result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
       }
     }
@@ -272,7 +272,6 @@ CUresult submit(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Ope
 
 CUresult submit_now(Context& context, Operation& operation) {
   if (const CUresult error = check_legacy(*context.legacy)) return error;
-  if (const CUresult error = check_unsafe_call()) return error;
   return operation.run(context);
 }
 
@@ -298,6 +297,11 @@ MLA_EMU_EXPORT size_t mlaEmuLastReport(char* buffer, size_t size) {
 MLA_EMU_EXPORT void mlaEmuClearReport(void) {
   const Lock lock(state().mutex);
   state().report.clear();
+}
+
+MLA_EMU_EXPORT void mlaEmuClearFault(void) {
+  const Lock lock(state().mutex);
+  for (const auto& device : state().devices) device->fault = CUDA_SUCCESS;
 }
 
 MLA_EMU_EXPORT uint64_t mlaEmuKernelsExecuted(void) {

@@ -31,6 +31,7 @@
 namespace mla::emu::driver {
 
 inline constexpr int kDriverVersion = 13000;
+inline constexpr uint32_t kPtxVersion = 90;  // newest that a driver of that version reads
 
 struct Context;
 struct Library;
@@ -52,6 +53,7 @@ struct Device {
   std::shared_ptr<Context> primary;
   int primary_references = 0;
   unsigned primary_flags = 0;
+  CUresult fault = CUDA_SUCCESS;  // of a faulty launch: what every later call on the device returns
 };
 
 struct Stream;
@@ -62,7 +64,6 @@ struct Context : Object {
   bool primary = false;
   unsigned flags = 0;
   uint64_t id = 0;
-  CUresult sticky = CUDA_SUCCESS;  // of a faulty launch: what every later call returns
   std::shared_ptr<Stream> legacy, per_thread;
   std::set<uint64_t> allocations;
   std::set<uint64_t> objects;  // handles that end with the context
@@ -97,6 +98,7 @@ struct Kernel : Object {  // CUkernel
 
 struct Library : Object {  // CUlibrary
   std::shared_ptr<Image> image;
+  CUresult refused = CUDA_SUCCESS;  // why no kernel of it can be had, though loading it succeeded
   std::vector<std::shared_ptr<Kernel>> kernels;
 };
 
@@ -244,21 +246,22 @@ CUresult initialize();
 CUresult check_initialized();
 // The device, or CUDA_ERROR_INVALID_DEVICE.
 CUresult get_device(CUdevice ordinal, Device** device);
-// The calling thread's context: 201 without one, 709 if it is destroyed, its sticky error if any.
+// The calling thread's context: 201 without one, 709 if it is destroyed, its device's fault if any.
 CUresult current_context(std::shared_ptr<Context>* context);
 std::vector<std::shared_ptr<Context>>& context_stack();
 std::shared_ptr<Context> make_context(Device* device, unsigned flags, bool primary);
 void destroy_context(Context& context);
 
 // The stream behind a handle: null and CU_STREAM_LEGACY, CU_STREAM_PER_THREAD need a current
-// context. Also checks the stream's context for a sticky error.
+// context. Also checks the stream's device for a fault.
 CUresult get_stream(CUstream handle, std::shared_ptr<Stream>* stream);
 
 // Error 900, with the captures in question invalidated, if the calling thread may not make a
 // potentially unsafe call now.
 CUresult check_unsafe_call();
-// Error 906 if work on the legacy stream would depend on a capturing stream.
-CUresult check_legacy(const Stream& stream);
+// Error 906 if work on the legacy stream would depend on a capturing stream; a question about the
+// stream leaves the capture alone.
+CUresult check_legacy(const Stream& stream, bool ends_capture = true);
 CUstreamCaptureMode& thread_capture_mode();
 void invalidate(Capture& capture);
 
@@ -269,6 +272,7 @@ CUresult submit_now(Context& context, Operation& operation);
 
 // Reads an image handed to cuLibraryLoadData or cuModuleLoadData.
 CUresult load_image(const void* code, std::shared_ptr<Image>* image);
+CUresult check_runs_on_some_device(const Image& image);
 // The module of an image in a context.
 CUresult instantiate(const std::shared_ptr<Image>& image, const std::shared_ptr<Context>& context,
                      std::shared_ptr<ModuleObject>* module);

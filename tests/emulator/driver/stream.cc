@@ -49,7 +49,7 @@ CUresult get_event(CUevent handle, std::shared_ptr<Event>* event) {
   if (const CUresult error = check_initialized()) return error;
   *event = find<Event>(handle);
   if (!*event) return CUDA_ERROR_INVALID_HANDLE;
-  return (*event)->context->sticky;
+  return (*event)->context->device->fault;
 }
 
 CUresult record(CUevent handle, CUstream stream_handle) {
@@ -79,7 +79,7 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Stream> stream;
   if (const CUresult error = get_stream(handle, &stream)) return error;
-  if (const CUresult error = check_legacy(*stream)) return error;
+  if (const CUresult error = check_legacy(*stream, false)) return error;
   const std::shared_ptr<Capture>& capture = stream->capture;
   *status = !capture               ? CU_STREAM_CAPTURE_STATUS_NONE
             : capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
@@ -148,7 +148,7 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
   }
   stream->context->objects.erase(stream->handle);
   state().objects.erase(stream->handle);
-  return CUDA_SUCCESS;
+  return stream->context->device->fault;
 }
 
 MLA_EMU_EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
