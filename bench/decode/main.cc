@@ -245,6 +245,7 @@ int run(const Options& options) {
     c.q_len(shape.q_len).heads(shape.heads).page_size(options.page_size).max_splits(options.max_splits);
     c.no_bad_page_counter();
     c.sigma = options.sigma;
+    c.flat = options.sigma < 0.8;
     c.use_pdl = options.pdl;
     if (!(kernel.info.features & MLA_FEATURE_LSE)) c.no_lse();
     const reference::Format q_format = format_of(kernel.info.q_dtype),

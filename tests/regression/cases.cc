@@ -49,7 +49,7 @@ std::vector<NamedCase> all_cases() {
   add("heads_64", kAll, C().seq_lens({70, 1}).heads(64));
   add("heads_17_q_len_2", kAll, C().seq_lens({70, 1}).heads(17).q_len(2));
   add("scales", kAll, C().seq_lens({150}).scales(0.37f, 2.5f));
-  add("scale_pointers", kAll, C().seq_lens({150}).scales(1.75f, 0.2f).scale_pointers());
+  add("scale_pointers", kAll, C().seq_lens({150}).scales(1.75f, 0.2f).scale_pointers().flat_scores());
   add("small_values", kAll, C().seq_lens({150, 66}).small_values());
   add("steep_scores", kAll, C().seq_lens({150, 66}).softmax_scale(0.25f));
   add("separate_values", kAll, C().seq_lens({150, 40}).separate_values().page_size(32));
@@ -119,7 +119,7 @@ std::vector<NamedCase> all_cases() {
   add("max_sms_huge", kFull, C().ragged(5, 0, 3000).max_sms(100000));
   add("scales_large", kFull, C().ragged(16, 0, 8000).scales(3.0f, 64.0f).softmax_scale(0.0002f));
   add("scales_tiny", kFull, C().ragged(16, 0, 8000).scales(0.01f, 0.001f).softmax_scale(4000.0f));
-  add("scale_pointers_16", kFull, C().ragged(16, 0, 8000).scales(0.5f, 0.3f).scale_pointers());
+  add("scale_pointers_16", kFull, C().ragged(16, 0, 8000).scales(0.5f, 0.3f).scale_pointers().flat_scores());
   add("separate_values_16", kFull, C().ragged(16, 0, 8000).separate_values());
   add("strides_16", kFull, C().ragged(16, 0, 8000).pad_tokens(80).pad_pages(160).pad_table(3));
   add("token_major_16", kFull, C().ragged(16, 0, 8000).token_major());

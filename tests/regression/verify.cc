@@ -66,6 +66,7 @@ struct Norm {
 void Errors::merge(const Errors& other) {
   exact_short = std::max(exact_short, other.exact_short);
   exact_long = std::max(exact_long, other.exact_long);
+  exact_flat = std::max(exact_flat, other.exact_flat);
   exact_row = std::max(exact_row, other.exact_row);
   model = std::max(model, other.model);
   model_row = std::max(model_row, other.model_row);
@@ -82,6 +83,7 @@ std::string Errors::text() const {
   };
   add("exact <1024", exact_short);
   add("exact >=1024", exact_long);
+  add("exact, flat weights", exact_flat);
   add("worst row", exact_row);
   add("model", model);
   add("worst row", model_row);
@@ -124,7 +126,7 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   reference_options.split_offsets = [&](QueryToken t) { return splits[t.request * problem.q_len + t.token]; };
   const reference::ReferenceResult want = decode_reference(problem, reference_options);
 
-  Norm exact_short, exact_long, model;
+  Norm exact_short, exact_long, exact_flat, model;
   const size_t heads = want.heads.size();
   for (size_t i = 0; i < want.query_tokens.size(); ++i) {
     const QueryToken t = want.query_tokens[i];
@@ -158,7 +160,7 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         exact_row.add(value, want.out[row * kDepthV + d]);
         if (!want.model_out.empty()) model_row.add(value, want.model_out[row * kDepthV + d]);
       }
-      (visible >= kLongTokens ? exact_long : exact_short).add(exact_row);
+      (data.c->flat ? exact_flat : visible >= kLongTokens ? exact_long : exact_short).add(exact_row);
       if (!exact_row.empty()) {
         verdict.errors.exact_row = std::max(verdict.errors.exact_row, exact_row.relative());
         if (!(exact_row.relative() <= row_bound)) {
@@ -193,6 +195,8 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         verdict.errors.exact_short);
   bound(exact_long, e4m3 ? kMaxExactLong : kMaxBf16, "against exact attention (from 1024 tokens on)",
         verdict.errors.exact_long);
+  bound(exact_flat, e4m3 ? kMaxExactFlat : kMaxBf16, "against exact attention (flat weights)",
+        verdict.errors.exact_flat);
   bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
 
   if (data.c->want_bad_page_counter) {
