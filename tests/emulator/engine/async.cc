@@ -246,6 +246,16 @@ bool Machine::advance_op(size_t index) {
       });
     }
     op->read_done = true;
+    // Its source may be written again, and the CTA that holds it may end, unless it is a target too.
+    for (size_t i = op->touched.size(); i-- > 0;) {
+      Cta* user = op->touched[i];
+      bool target = std::any_of(op->pieces.begin(), op->pieces.end(), [&](const Piece& piece) {
+        return piece.to_cta == user || piece.barrier_cta == user;
+      });
+      if (target) continue;
+      --user->in_flight;
+      op->touched.erase(op->touched.begin() + static_cast<long>(i));
+    }
     if (op->group) {
       --op->group->reading;
       wake_group_waiters(op->warp);

@@ -607,7 +607,9 @@ void Machine::run() {
       if (ops[index]->not_before <= turns) {
         warp = nullptr;
         cta = nullptr;
+        Cluster* k = ops[index]->issuer->cluster;
         if (!advance_op(index)) return;
+        retire(k);
       }
       continue;
     }
@@ -619,17 +621,21 @@ void Machine::run() {
     uint32_t quantum = 1 + rng.below(1u << (1 + rng.below(9)));
     Cluster* k = w->cta->cluster;
     if (!run_warp(w, quantum)) return;
-    if (k->live_ctas == 0) {
-      for (size_t i = 0; i < clusters.size(); ++i) {
-        if (clusters[i].get() == k) {
-          clusters[i] = std::move(clusters.back());
-          clusters.pop_back();
-          break;
-        }
-      }
-      ++clusters_done;
+    retire(k);
+  }
+}
+
+// Ends a cluster whose CTAs have ended and whose last copies to global memory are done.
+void Machine::retire(Cluster* k) {
+  if (k->live_ctas != 0 || k->async_operations != 0) return;
+  for (size_t i = 0; i < clusters.size(); ++i) {
+    if (clusters[i].get() == k) {
+      clusters[i] = std::move(clusters.back());
+      clusters.pop_back();
+      break;
     }
   }
+  ++clusters_done;
 }
 
 // ---------------------------------------------------------------- launch

@@ -497,6 +497,7 @@ struct Machine {
   void make_runnable(Warp* warp);
   void remove_runnable(Warp* warp);
   void run();
+  void retire(Cluster* k);
   void start_cluster();
   bool run_warp(Warp* warp, uint32_t quantum);
   void diverge(uint32_t taken, uint32_t target, uint32_t next, uint32_t reconverge);
