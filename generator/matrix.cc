@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generator/matrix.h"
 
+#include <regex.h>
+
 #include <algorithm>
-#include <regex>
+#include <cctype>
 #include <set>
 
 #include "manifest/files.h"
@@ -324,6 +326,35 @@ bool read_matrix(Reader& reader, const Value& root, Matrix* out) {
   return true;
 }
 
+// A POSIX extended regular expression that is searched for; the empty one is found everywhere.
+class Filter {
+ public:
+  Filter() = default;
+  ~Filter() {
+    if (compiled_) regfree(&regex_);
+  }
+  Filter(const Filter&) = delete;
+  Filter& operator=(const Filter&) = delete;
+
+  Status compile(const std::string& text) {
+    if (text.empty()) return {};
+    if (const int error = regcomp(&regex_, text.c_str(), REG_EXTENDED | REG_NOSUB); error != 0) {
+      char reason[128];
+      regerror(error, &regex_, reason, sizeof(reason));
+      return Status::invalid("--filter: \"" + text + "\" is no regular expression: " + reason);
+    }
+    compiled_ = true;
+    return {};
+  }
+  bool finds(const std::string& text) const {
+    return !compiled_ || regexec(&regex_, text.c_str(), 0, nullptr, 0) == 0;
+  }
+
+ private:
+  regex_t regex_ = {};
+  bool compiled_ = false;
+};
+
 using Point = std::vector<std::pair<const Axis*, const AxisValue*>>;
 
 bool contains(const std::vector<std::string>& values, std::string_view value) {
@@ -450,14 +481,9 @@ Status expand(const Matrix& matrix, const Selection& selection, Expansion* out) 
                              "; expected different ids");
     }
   }
-  std::optional<std::regex> filter;
-  try {
-    if (!selection.filter.empty()) filter.emplace(selection.filter, std::regex::ECMAScript);
-  } catch (const std::regex_error& error) {
-    return Status::invalid("--filter: \"" + selection.filter +
-                           "\" is no regular expression: " + error.what());
-  }
-  const auto keep = [&](const std::string& id) { return !filter || std::regex_search(id, *filter); };
+  Filter filter;
+  if (Status status = filter.compile(selection.filter); !status.ok()) return status;
+  const auto keep = [&](const std::string& id) { return filter.finds(id); };
   Expansion kept;
   for (Configuration& one : all.configurations) {
     if (keep(one.id)) kept.configurations.push_back(std::move(one));

@@ -109,7 +109,7 @@ Status parse_matrix(std::string_view text, std::string_view file, Matrix* out);
 
 struct Selection {
   std::vector<std::string> targets;  // empty: all of the matrix
-  std::string filter;                // regular expression searched in the id; empty: all
+  std::string filter;                // POSIX extended regular expression searched in the id; empty: all
 };
 
 // Expands the matrix. Refuses (kInvalid) a target that the matrix does not have, a filter that is
