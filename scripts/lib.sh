@@ -47,7 +47,8 @@ need_build_tools() {
   have_header CLI/CLI.hpp || missing+=(libcli11-dev)
   have_header openssl/evp.h || missing+=(libssl-dev)
   have_header benchmark/benchmark.h || missing+=(libbenchmark-dev)
-  python3 -c 'import jsonschema' > /dev/null 2>&1 || missing+=(python3-jsonschema)
+  python3 -c 'import jsonschema' > /dev/null 2>&1 || /usr/bin/python3 -c 'import jsonschema' > /dev/null 2>&1 ||
+    missing+=(python3-jsonschema)
   [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
   local cmake_version
   cmake_version=$(cmake --version | sed -n '1s/[^0-9]*//p')
