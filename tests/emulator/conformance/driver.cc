@@ -40,4 +40,9 @@ void Driver::clear_fault() const {
   if (clear) clear();
 }
 
+void Driver::set_seed(uint64_t seed) const {
+  const auto set = reinterpret_cast<void (*)(uint64_t)>(dlsym(library_, "mlaEmuSetSeed"));
+  if (set) set(seed);
+}
+
 }  // namespace mla::conformance

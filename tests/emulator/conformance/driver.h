@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <cstdint>
 #include <string>
 
 #define MLA_CONFORMANCE_FUNCTIONS(X)                                                                         \
@@ -51,6 +52,8 @@ struct Driver {
   std::string emulator_report() const;
   // Makes the devices of the emulated driver usable after a fault; on a real one, nothing does.
   void clear_fault() const;
+  // Seed of the emulated driver's next launch.
+  void set_seed(uint64_t seed) const;
 
  private:
   void* library_ = nullptr;
