@@ -297,7 +297,7 @@ bool Machine::check_shared(int lane, Cta* owner, uint32_t offset, uint32_t bytes
                 agent_name(*owner->cluster, c->rr_agent).c_str());
           return false;
         }
-        if (c->w_agent == agent && c->w_clock == mine) {
+        if (c->w_agent == agent && c->w_clock == mine && c->w_kind == (access & (kStrong | kAsync))) {
           c->w_mask |= mask;
         } else {
           c->w_agent = static_cast<uint16_t>(agent);
@@ -424,7 +424,9 @@ bool Machine::check_global(int lane, Region* region, uint64_t offset, uint32_t b
                   static_cast<ull>(region->address + std::max(at, offset)), who(c.r_agent).c_str());
             return false;
           }
-          c.w_mask = c.w_agent == me && c.w_clock == mine ? c.w_mask | mask : mask;
+          c.w_mask = c.w_agent == me && c.w_clock == mine && c.w_kind == (access & (kStrong | kAsync))
+                         ? c.w_mask | mask
+                         : mask;
           c.w_agent = me;
           c.w_clock = mine;
           c.w_kind = static_cast<uint8_t>(access & (kStrong | kAsync));

@@ -112,6 +112,11 @@ class Reader {
 
   [[noreturn]] void fail(std::string message) const { throw SyntaxError{line_, std::move(message)}; }
 
+  // The same for a problem with the token just read.
+  [[noreturn]] void fail_here(std::string message) const {
+    throw SyntaxError{token_line_, std::move(message)};
+  }
+
   // ---- characters
 
   char peek(size_t ahead = 0) const {
@@ -119,6 +124,7 @@ class Reader {
   }
 
   void skip() {
+    token_line_ = line_;
     while (position_ < text_.size()) {
       char c = text_[position_];
       if (c == '\n') {
@@ -301,7 +307,7 @@ class Reader {
       if (std::sscanf(text.c_str(), "%ld.%ld", &major, &minor) != 2)
         fail(".version needs major.minor, found '" + text + "'");
       if (major < 6 || major > 9) {
-        fail("PTX version " + text + " is not supported: the emulator reads 6.0 to 9.x");
+        fail_here("PTX version " + text + " is not supported: the emulator reads 6.0 to 9.x");
       }
       module_.version = static_cast<uint32_t>(major * 10 + minor);
       skip();
@@ -311,17 +317,18 @@ class Reader {
       char suffix = 0, rest = 0;
       int n = std::sscanf(target.c_str(), "sm_%u%c%c", &sm, &suffix, &rest);
       if (n < 1 || n > 2 || (n == 2 && suffix != 'a' && suffix != 'f'))
-        fail("unknown target '" + target + "'");
-      if (sm < 80) fail("target " + target + " is not supported: the emulator executes sm_80 and later");
+        fail_here("unknown target '" + target + "'");
+      if (sm < 80) fail_here("target " + target + " is not supported: the emulator executes sm_80 and later");
       if (suffix == 'f' && sm < 100)
-        fail("unknown target '" + target + "': the suffix f starts with sm_100f");
-      if (suffix == 'a' && sm < 90) fail("unknown target '" + target + "': the suffix a starts with sm_90a");
+        fail_here("unknown target '" + target + "': the suffix f starts with sm_100f");
+      if (suffix == 'a' && sm < 90)
+        fail_here("unknown target '" + target + "': the suffix a starts with sm_90a");
       module_.target = target;
       module_.sm = sm;
       module_.suffix = n == 2 ? suffix : 0;
       while (accept(',')) word();
     } else if (directive == "address_size") {
-      if (integer() != 64) fail(".address_size must be 64");
+      if (integer() != 64) fail_here(".address_size must be 64");
     } else if (directive == "file") {
       uint32_t index = static_cast<uint32_t>(integer());
       module_.files[index] = quoted();
@@ -346,7 +353,7 @@ class Reader {
     } else {
       (void)start;
       line_ = start_line;
-      fail("unknown directive ." + directive);
+      fail_here("unknown directive ." + directive);
     }
   }
 
@@ -394,7 +401,7 @@ class Reader {
       } else if (const TypeInfo* type = find_type(part)) {
         d.type = type;
       } else {
-        fail("unknown type ." + part);
+        fail_here("unknown type ." + part);
       }
     }
     if (!d.type) fail("declaration without a type");
@@ -599,7 +606,7 @@ class Reader {
       } else if (part == "abi_preserve" || part == "abi_preserve_control") {
         integer();
       } else {
-        fail("unknown performance directive ." + part);
+        fail_here("unknown performance directive ." + part);
       }
     }
     auto& by_name = module_.function_names[f->name];
@@ -726,7 +733,7 @@ class Reader {
         } else if (directive == "global" || directive == "const") {
           variable(directive, nullptr);
         } else {
-          fail("unknown directive ." + directive + " in a function");
+          fail_here("unknown directive ." + directive + " in a function");
         }
         continue;
       }
@@ -746,7 +753,7 @@ class Reader {
     std::string type_name = dot_word();
     if (type_name == "v2" || type_name == "v4") fail("vector registers are not supported");
     const TypeInfo* type = find_type(type_name);
-    if (!type) fail("unknown register type ." + type_name);
+    if (!type) fail_here("unknown register type ." + type_name);
     do {
       std::string name = word();
       if (accept('<')) {
@@ -762,7 +769,7 @@ class Reader {
 
   void declare_register(Function* f, std::string name, RegClass cls) {
     if (!scopes_.back().regs.emplace(name, static_cast<int32_t>(f->regs.size())).second) {
-      fail("register " + name + " is declared twice");
+      fail_here("register " + name + " is declared twice");
     }
     f->regs.push_back({std::move(name), cls});
   }
@@ -820,7 +827,7 @@ class Reader {
       bool known = std::find_if(std::begin(kSpecials), std::end(kSpecials),
                                 [&](const char* special) { return name == special; }) != std::end(kSpecials);
       if (name.rfind("%envreg", 0) == 0) known = true;
-      if (!known) fail("register " + name + " is not declared");
+      if (!known) fail_here("register " + name + " is not declared");
       if (peek() == '.') text += "." + dot_word();
       operand.kind = Operand::kSpecial;
       operand.text = text;
@@ -912,7 +919,7 @@ class Reader {
       statement.guard_negated = accept('!');
       std::string name = word();
       statement.guard = find_register(name);
-      if (statement.guard < 0) fail("guard " + name + " is not declared");
+      if (statement.guard < 0) fail_here("guard " + name + " is not declared");
     }
     if (!word_start(peek())) fail("expected an instruction, found " + found());
     size_t start = position_;
@@ -942,7 +949,7 @@ class Reader {
         position_ = save;
         line_ = save_line;
       }
-      if (!scope.labels.emplace(first, 0).second) fail("label " + first + " is defined twice");
+      if (!scope.labels.emplace(first, 0).second) fail_here("label " + first + " is defined twice");
       f->labels[scoped(first, scope.id)] = static_cast<uint32_t>(f->statements.size());
       return;
     }
@@ -975,6 +982,7 @@ class Reader {
   ModuleImpl& module_;
   size_t position_ = 0;
   uint32_t line_ = 1;
+  uint32_t token_line_ = 1;  // of the last token read
   std::string linkage_;
   std::vector<Scope> scopes_;
   std::vector<Pending> pending_;

@@ -55,6 +55,13 @@ TensorMapImage tensor_map(uint64_t address, std::vector<uint64_t> dims, std::vec
   return map;
 }
 
+// Uploads a map as the 128 bytes of a CUtensorMap.
+uint64_t upload_map(Emulator& e, const TensorMapImage& map) {
+  std::vector<uint8_t> bytes(128);
+  std::memcpy(bytes.data(), &map, sizeof map);
+  return e.upload(bytes);
+}
+
 std::vector<uint8_t> counted(size_t n) {
   std::vector<uint8_t> v(n);
   for (size_t i = 0; i < n; ++i) v[i] = static_cast<uint8_t>(i * 7 + i / 256);
@@ -72,8 +79,8 @@ TEST(Async, TensorLoadWithSwizzle) {
     std::vector<uint8_t> padded(208 * 32);
     for (uint32_t i = 0; i < 32; ++i) std::memcpy(&padded[i * 208], &source[i * 200], 200);
     data = e.upload(padded);
-    uint64_t map = e.upload(std::vector<TensorMapImage>{
-        tensor_map(data, {200, 32}, {208}, {static_cast<uint16_t>(span), 16}, 0, swizzle)});
+    uint64_t map =
+        upload_map(e, tensor_map(data, {200, 32}, {208}, {static_cast<uint16_t>(span), 16}, 0, swizzle));
     uint64_t out = *e.memory.allocate(span * 16);
     e.run_seeds(kernel(kStart + R"(@!%p1 bra WAIT;
   mov.b64 %rd4, %rd2;
@@ -105,8 +112,7 @@ TEST(Async, TensorLoadFillsOutsideWithZero) {
   Emulator e;
   auto source = counted(64 * 4);
   uint64_t data = e.upload(source);
-  uint64_t map =
-      e.upload(std::vector<TensorMapImage>{tensor_map(data, {64, 2, 2}, {64, 128}, {32, 4, 1}, 0, 0)});
+  uint64_t map = upload_map(e, tensor_map(data, {64, 2, 2}, {64, 128}, {32, 4, 1}, 0, 0));
   uint64_t out = *e.memory.allocate(512);
   std::string text = kernel(kStart + R"(@!%p1 bra WAIT;
   mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 256;
@@ -130,7 +136,7 @@ TEST(Async, TensorLoadFillsOutsideWithZero) {
       uint8_t want = y < 0 || y > 1 || x < 0
                          ? 0
                          : source[128 + static_cast<uint32_t>(y) * 64 + static_cast<uint32_t>(x)];
-      EXPECT_EQ(got[row * 32 + i], want) << row << " " << i;
+      ASSERT_EQ(got[row * 32 + i], want) << row << " " << i;
       EXPECT_EQ(got[128 + row * 32 + i], 0);
     }
   }
@@ -148,16 +154,15 @@ TEST(Async, TensorMapErrors) {
   uint64_t junk = e.upload(std::vector<uint8_t>(128, 1));
   EXPECT_TRUE(faults_with(e.run(text(""), {0, junk}), FaultKind::kTensorMap,
                           "it was not made by cuTensorMapEncodeTiled"));
-  uint64_t map =
-      e.upload(std::vector<TensorMapImage>{tensor_map(data, {64, 8, 8}, {64, 512}, {16, 8, 1}, 0, 0), {}});
+  uint64_t map = upload_map(e, tensor_map(data, {64, 8, 8}, {64, 512}, {16, 8, 1}, 0, 0));
   EXPECT_TRUE(faults_with(e.run(text(""), {0, map}), FaultKind::kTensorMap,
                           "the tensor map has 3 dimensions, the instruction 2"));
-  map = e.upload(std::vector<TensorMapImage>{tensor_map(data, {64, 8}, {64}, {16, 8}, 0, 0), {}});
+  map = upload_map(e, tensor_map(data, {64, 8}, {64}, {16, 8}, 0, 0));
   EXPECT_TRUE(faults_with(e.run(text("add.u32 %r3, %r3, 16;\n"), {0, map}), FaultKind::kMisaligned,
                           "shared address 0x410 is not a multiple of 128"));
   EXPECT_TRUE(faults_with(e.run(text("add.u32 %r3, %r3, 8192;\n"), {0, map}), FaultKind::kOutOfBounds,
                           "is outside the shared memory of the CTA"));
-  map = e.upload(std::vector<TensorMapImage>{tensor_map(data, {64, 80}, {64}, {16, 80}, 0, 0), {}});
+  map = upload_map(e, tensor_map(data, {64, 80}, {64}, {16, 80}, 0, 0));
   EXPECT_TRUE(
       faults_with(e.run(text(""), {0, map}), FaultKind::kOutOfBounds, "asynchronous read of 16 bytes at"));
 }
@@ -182,7 +187,7 @@ TEST(Async, TensorStoreClipsAndReduceAdds) {
   Emulator e;
   std::vector<uint32_t> initial(16 * 4, 1000);
   uint64_t data = e.upload(initial);
-  uint64_t map = e.upload(std::vector<TensorMapImage>{tensor_map(data, {14, 4}, {64}, {8, 4}, 2, 0)});
+  uint64_t map = upload_map(e, tensor_map(data, {14, 4}, {64}, {8, 4}, 2, 0));
   e.run_seeds(kernel(kStart + R"(mul.lo.u32 %r4, %r1, 4;
   add.u32 %r4, %r4, %r3;
   st.shared.u32 [%r4], %r1;

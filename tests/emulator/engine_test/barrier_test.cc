@@ -112,10 +112,10 @@ TEST(Barrier, Misuse) {
                           "barrier number 16 is not in 0 to 15"));
   EXPECT_TRUE(faults_with(e.run(with_barrier("1", "bar.sync 1, 48;")), FaultKind::kBarrier,
                           "thread count 48 of barrier 1 is not a positive multiple of 32"));
-  e.config.block = {64, 1, 1};
+  e.config.block = {96, 1, 1};
   EXPECT_TRUE(faults_with(e.run(with_barrier("1", R"(setp.eq.u32 %p2, %r4, 1;
   @%p2 bar.sync 3, 64;
-  @!%p2 bar.sync 3, 32;)")),
+  @!%p2 bar.sync 3, 96;)")),
                           FaultKind::kBarrier, "barrier 3 is used with"));
 }
 
@@ -132,7 +132,7 @@ TEST(Barrier, UseBeforeInitialisationIsOrdered) {
   setp.eq.u32 %p2, %r1, 32;
   @%p2 mbarrier.arrive.shared::cta.b64 _, [%r2];)",
                  "", kShared));
-    EXPECT_EQ(e.report.fault.kind, FaultKind::kBarrier) << e.report.fault.text();
+    EXPECT_EQ(e.report.fault.kind, FaultKind::kBarrier) << e.report.fault.text(); puts(e.report.fault.text().c_str());
     caught += e.report.fault.message.find(
                   "is not ordered after its initialisation by warp 0 (PTX line 15)") != std::string::npos;
   }
@@ -255,8 +255,6 @@ TEST(Barrier, ClusterBarrierOrder) {
   barrier.cluster.wait.aligned;
   ret;
   LOOP2:
-  bar.sync 1, 32;
-  mov.u32 %r2, 1;
   bra LOOP2;)")),
                           FaultKind::kDeadlock, "waits at the cluster barrier, 1 of 2 warps arrived"));
 }

@@ -114,7 +114,7 @@ TEST_F(Race, ReadBeforeTheCopyIsAwaited) {
 )";
   expect_fault(load + "@%p2 ld.shared.u32 %r4, [%r3+64];\n" + kWait, FaultKind::kRace,
                "read of shared address 0x440 (buffer + 64) races with the write by the asynchronous copy of "
-               "PTX line 22");
+               "PTX line 24");
   expect_clean(load + kWait + "ld.shared.u32 %r4, [%r3+64];");
 }
 
