@@ -86,8 +86,10 @@ need_nvcc() {
     is_recent_nvcc "$target/nvidia/cu13/bin/nvcc" || die "the CUDA compiler from PyPI does not run"
     PATH=$target/nvidia/cu13/bin:$PATH
   fi
-  CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")  # where CMake finds cuda.h
-  export PATH CUDA_HOME
+  # Where CMake finds cuda.h.
+  CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")
+  CMAKE_INCLUDE_PATH=$CUDA_HOME/include
+  export PATH CUDA_HOME CMAKE_INCLUDE_PATH
   printf 'nvcc: %s, %s\n' "$(command -v nvcc)" "$(nvcc --version | sed -n 's/.*, V/V/p')"
 }
 
