@@ -132,9 +132,9 @@ TEST(Barrier, UseBeforeInitialisationIsOrdered) {
   setp.eq.u32 %p2, %r1, 32;
   @%p2 mbarrier.arrive.shared::cta.b64 _, [%r2];)",
                  "", kShared));
-    EXPECT_EQ(e.report.fault.kind, FaultKind::kBarrier) << e.report.fault.text(); puts(e.report.fault.text().c_str());
+    EXPECT_EQ(e.report.fault.kind, FaultKind::kBarrier) << e.report.fault.text();
     caught += e.report.fault.message.find(
-                  "is not ordered after its initialisation by warp 0 (PTX line 15)") != std::string::npos;
+                  "is not ordered after its initialisation by warp 0 (PTX line 17)") != std::string::npos;
   }
   EXPECT_GT(caught, 0);
 }
