@@ -127,6 +127,7 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   const reference::ReferenceResult want = decode_reference(problem, reference_options);
 
   Norm exact_short, exact_long, exact_flat, model;
+  int64_t border_rows = 0;
   const size_t heads = want.heads.size();
   for (size_t i = 0; i < want.query_tokens.size(); ++i) {
     const QueryToken t = want.query_tokens[i];
@@ -171,10 +172,11 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
       if (!want.model_out.empty() && !model_row.empty()) {
         model.add(model_row);
         verdict.errors.model_row = std::max(verdict.errors.model_row, model_row.relative());
-        if (!(model_row.relative() <= kMaxModelRow)) {
+        if (!(model_row.relative() <= kMaxModelBorderRow)) {
           fault(where + format("relative error %.3g against the model of the quantisation, at most %.3g",
-                               model_row.relative(), kMaxModelRow));
+                               model_row.relative(), kMaxModelBorderRow));
         }
+        border_rows += model_row.relative() > kMaxModelRow;
       }
       if (!outputs.lse.empty()) {
         const double error = std::abs(got_lse - want.lse[row]);
@@ -198,6 +200,13 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   bound(exact_flat, e4m3 ? kMaxExactFlat : kMaxBf16, "against exact attention (flat weights)",
         verdict.errors.exact_flat);
   bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
+  const int64_t most_border_rows = 1 + verdict.rows_compared / kRowsPerBorderRow;
+  if (border_rows > most_border_rows) {
+    fault(format("%.0f of %.0f rows are", static_cast<double>(border_rows),
+                 static_cast<double>(verdict.rows_compared)) +
+          format(" off by more than %.3g of the model of the quantisation, at most %.0f", kMaxModelRow,
+                 static_cast<double>(most_border_rows)));
+  }
 
   if (data.c->want_bad_page_counter) {
     const uint64_t bad = count_bad_pages(problem);

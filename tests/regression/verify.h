@@ -18,8 +18,12 @@ inline constexpr double kMaxExactLong = 2e-2;
 inline constexpr double kMaxExactFlat = 6.25e-2;  // DecodeCase::flat: half a step of e4m3, of every weight
 inline constexpr double kMaxExactRow = 8e-2;      // of any single row
 inline constexpr double kMaxModel = 5e-3;         // against the model of the quantisation
+// A weight on the border between two e4m3 values may fall to either side, for the last bit of its
+// score; in a row that a few tokens rule, that is up to half a step of e4m3. Few rows may be so.
 inline constexpr double kMaxModelRow = 1.5e-2;
-inline constexpr double kMaxLse = 1e-3;  // absolute, against exact attention
+inline constexpr double kMaxModelBorderRow = 6.25e-2;
+inline constexpr int64_t kRowsPerBorderRow = 1000;  // one such row is allowed, and one more for so many
+inline constexpr double kMaxLse = 1e-3;             // absolute, against exact attention
 // Bounds of a bf16 kernel, against exact attention.
 inline constexpr double kMaxBf16 = 5e-3;
 inline constexpr double kMaxBf16Row = 1.5e-2;
