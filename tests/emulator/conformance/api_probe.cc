@@ -10,6 +10,8 @@
 namespace mla::conformance {
 namespace {
 
+#include "probe_code.inc"
+
 using Results = std::vector<std::pair<std::string, std::string>>;
 
 const char kPtx[] = R"(.version 8.0
@@ -56,6 +58,7 @@ class Probe {
     d.cuCtxCreate(&context_, &params, 0, device_);
     memory();
     images();
+    machine_code();
     attributes();
     launches();
     tensor_maps();
@@ -243,6 +246,43 @@ class Probe {
     note("cuModuleGetGlobal(missing)", d.cuModuleGetGlobal(&pointer, &bytes, module_, "missing"));
   }
 
+  void code(const std::string& label, const void* image) {
+    CUmodule module = nullptr;
+    note("cuModuleLoadData(" + label + ")", d.cuModuleLoadData(&module, image));
+    if (module) d.cuModuleUnload(module);
+    CUlibrary library = nullptr;
+    note("cuLibraryLoadData(" + label + ")",
+         d.cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    if (!library) return;
+    CUkernel kernel = nullptr;
+    CUfunction function = nullptr;
+    unsigned count = 0;
+    const CUresult result = d.cuLibraryGetKernelCount(&count, library);
+    note("cuLibraryGetKernelCount(" + label + ")", result, count);
+    note("cuLibraryGetKernel(" + label + ")", d.cuLibraryGetKernel(&kernel, library, "k"));
+    if (kernel) note("cuKernelGetFunction(" + label + ")", d.cuKernelGetFunction(&function, kernel));
+    if (function) {
+      note("cuLaunchKernel(" + label + ")",
+           d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr));
+    }
+    note("cuCtxSynchronize(" + label + ")", d.cuCtxSynchronize());
+    d.cuLibraryUnload(library);
+  }
+
+  void machine_code() {
+    code("cubin for sm_80", k_sm_80);
+    code("cubin for sm_90", k_sm_90);
+    code("cubin for sm_90a", k_sm_90a);
+    code("cubin for sm_120f", k_sm_120f);
+    const auto damaged = [&](const std::string& label, size_t offset, unsigned char value) {
+      std::vector<unsigned char> image(std::begin(k_sm_90a), std::end(k_sm_90a));
+      image[offset] = value;
+      code("cubin for sm_90a, " + label, image.data());
+    };
+    damaged("e_machine of x86-64", 0x12, 62);
+    damaged("ABI version 99", 8, 99);
+  }
+
   CUfunction function(const char* name) {
     CUfunction found = nullptr;
     d.cuModuleGetFunction(&found, module_, name);
@@ -412,7 +452,7 @@ class Probe {
       cuuint32_t box[5] = {64, 64, 1, 1, 1};
       cuuint32_t steps[5] = {1, 1, 1, 1, 1};
       int interleave = 0, swizzle = 0, promotion = 0, fill = 0;
-      bool misaligned_map = false, null_address = false;
+      bool misaligned_map = false, null_address = false, null_strides = false;
     };
     const auto encode = [&](const std::string& label, const Arguments& a) {
       alignas(64) char storage[192] = {};
@@ -420,9 +460,9 @@ class Probe {
            d.cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(storage + (a.misaligned_map ? 32 : 0)),
                                     CUtensorMapDataType(a.type), a.rank,
                                     a.null_address ? nullptr : reinterpret_cast<void*>(pointer + a.offset),
-                                    a.dims, a.strides, a.box, a.steps, CUtensorMapInterleave(a.interleave),
-                                    CUtensorMapSwizzle(a.swizzle), CUtensorMapL2promotion(a.promotion),
-                                    CUtensorMapFloatOOBfill(a.fill)));
+                                    a.dims, a.null_strides ? nullptr : a.strides, a.box, a.steps,
+                                    CUtensorMapInterleave(a.interleave), CUtensorMapSwizzle(a.swizzle),
+                                    CUtensorMapL2promotion(a.promotion), CUtensorMapFloatOOBfill(a.fill)));
     };
     Arguments base;
     encode("good", base);
@@ -433,6 +473,10 @@ class Probe {
     };
     vary("rank 0", [](Arguments& a) { a.rank = 0; });
     vary("rank 1", [](Arguments& a) { a.rank = 1; });
+    vary("rank 1, null strides", [](Arguments& a) {
+      a.rank = 1;
+      a.null_strides = true;
+    });
     vary("rank 5", [](Arguments& a) { a.rank = 5; });
     vary("rank 6", [](Arguments& a) { a.rank = 6; });
     vary("tensorMap not 64-byte aligned", [](Arguments& a) { a.misaligned_map = true; });
@@ -460,6 +504,17 @@ class Probe {
     vary("boxDim[1] 256", [](Arguments& a) { a.box[1] = 256; });
     vary("boxDim[1] 257", [](Arguments& a) { a.box[1] = 257; });
     vary("box beyond the tensor", [](Arguments& a) { a.box[2] = 16; });
+    const struct {
+      unsigned kib, rows, layers;  // of 256 bytes
+    } boxes[] = {{64, 256, 1},  {128, 256, 2}, {192, 256, 3}, {224, 224, 4}, {227, 227, 4}, {228, 228, 4},
+                 {240, 240, 4}, {252, 252, 4}, {256, 256, 4}, {320, 256, 5}, {512, 256, 8}, {1024, 256, 16}};
+    for (const auto& size : boxes) {
+      vary("box of " + std::to_string(size.kib) + " KiB", [&](Arguments& a) {
+        a.box[0] = 256;
+        a.box[1] = size.rows;
+        a.box[2] = size.layers;
+      });
+    }
     vary("box of 4 MiB", [](Arguments& a) {
       a.box[0] = a.box[1] = 256;
       a.box[2] = 64;
@@ -739,36 +794,42 @@ class Probe {
     }
   }
 
-  // Each fault in a context of its own: what the launch, the next calls and the context's end give.
+  // Each fault in a context of its own, in one process: what the launch and the next calls give, and
+  // that the process can make no further context.
   void faults() {
-    for (const char* name : {"stray", "misaligned", "trapping"}) {
-      const std::string label = std::string("fault ") + name + ": ";
-      CUctxCreateParams params = {};
-      CUcontext context = nullptr;
-      note(label + "cuCtxCreate", d.cuCtxCreate(&context, &params, 0, device_));
-      if (!context) continue;
-      CUdeviceptr pointer = 0, more = 0;
-      CUdevice device = 0;
-      CUstream stream = nullptr;
-      d.cuMemAlloc(&pointer, 256);
-      d.cuStreamCreate(&stream, 0);
-      d.cuModuleLoadData(&module_, kPtx);
-      void* kernel_params[] = {&pointer};
-      const bool takes_pointer = std::string(name) == "misaligned";
-      note(label + "cuLaunchKernel", d.cuLaunchKernel(function(name), 1, 1, 1, 1, 1, 1, 0, stream,
-                                                      takes_pointer ? kernel_params : nullptr, nullptr));
-      note(label + "cuStreamSynchronize", d.cuStreamSynchronize(stream));
-      note(label + "cuStreamSynchronize again", d.cuStreamSynchronize(stream));
-      note(label + "cuCtxSynchronize", d.cuCtxSynchronize());
-      note(label + "cuMemAlloc", d.cuMemAlloc(&more, 256));
-      note(label + "cuMemFree", d.cuMemFree(pointer));
-      note(label + "cuCtxGetDevice", d.cuCtxGetDevice(&device));
-      note(label + "cuStreamQuery", d.cuStreamQuery(stream));
-      note(label + "cuStreamDestroy", d.cuStreamDestroy(stream));
-      note(label + "cuCtxDestroy", d.cuCtxDestroy(context));
-    }
+    for (const char* name : {"stray", "misaligned", "trapping"})
+      fault(std::string("fault ") + name + ": ", name);
   }
 
+ public:
+  void fault(const std::string& label, const char* name) {
+    CUctxCreateParams params = {};
+    CUcontext context = nullptr;
+    note(label + "cuCtxCreate", d.cuCtxCreate(&context, &params, 0, device_));
+    if (!context) return;
+    CUdeviceptr pointer = 0, more = 0;
+    CUdevice device = 0;
+    CUstream stream = nullptr;
+    d.cuMemAlloc(&pointer, 256);
+    d.cuStreamCreate(&stream, 0);
+    d.cuModuleLoadData(&module_, kPtx);
+    void* kernel_params[] = {&pointer};
+    const bool takes_pointer = std::string(name) == "misaligned";
+    note(label + "cuLaunchKernel", d.cuLaunchKernel(function(name), 1, 1, 1, 1, 1, 1, 0, stream,
+                                                    takes_pointer ? kernel_params : nullptr, nullptr));
+    note(label + "cuStreamSynchronize", d.cuStreamSynchronize(stream));
+    note(label + "cuStreamSynchronize again", d.cuStreamSynchronize(stream));
+    note(label + "cuCtxSynchronize", d.cuCtxSynchronize());
+    note(label + "cuMemAlloc", d.cuMemAlloc(&more, 256));
+    note(label + "cuMemFree", d.cuMemFree(pointer));
+    note(label + "cuCtxGetDevice", d.cuCtxGetDevice(&device));
+    note(label + "cuStreamQuery", d.cuStreamQuery(stream));
+    note(label + "cuStreamDestroy", d.cuStreamDestroy(stream));
+    note(label + "cuCtxDestroy", d.cuCtxDestroy(context));
+  }
+  Results take() { return std::move(results_); }
+
+ private:
   const Driver& d;
   CUdevice device_;
   bool verbose_;
@@ -782,6 +843,13 @@ class Probe {
 std::vector<std::pair<std::string, std::string>> probe_api(const Driver& driver, CUdevice device,
                                                            bool verbose) {
   return Probe(driver, device, verbose).run();
+}
+
+std::vector<std::pair<std::string, std::string>> probe_fault(const Driver& driver, CUdevice device,
+                                                             const std::string& name) {
+  Probe probe(driver, device, false);
+  probe.fault("in a process of its own, fault " + name + ": ", name.c_str());
+  return probe.take();
 }
 
 std::vector<std::pair<std::string, std::string>> probe_before_init(const Driver& driver) {

@@ -305,6 +305,10 @@ void add_async_cases(std::vector<Case>* cases) {
   store("inside", map(kUint8, {128, 64}, {64, 32}), {32, 5});
   store("corner outside", map(kUint8, {128, 64}, {64, 32}), {96, 50});
   store("negative corner", map(kUint8, {128, 64}, {64, 32}), {-16, -3});
+  store("negative row", map(kUint8, {128, 64}, {64, 32}), {0, -3});
+  store("negative column", map(kUint8, {128, 64}, {64, 32}), {-16, 0});
+  store("all outside", map(kUint8, {128, 64}, {64, 32}), {0, 64});
+  store("odd width", map(kUint8, {100, 64}, {64, 32}), {64, 2});
   store("swizzle 128B", map(kBfloat16, {64, 128}, {64, 16}, kSwizzle128), {0, 9});
   store("swizzle 64B", map(kUint8, {64, 128}, {64, 32}, kSwizzle64), {0, 3});
   store("3-D", map(kUint8, {64, 16, 6}, {64, 16, 2}), {0, 4, 3});

@@ -11,18 +11,19 @@
 #define MLA_CONFORMANCE_FUNCTIONS(X)                                                                         \
   X(cuInit)                                                                                                  \
   X(cuDriverGetVersion)                                                                                      \
-  X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain)  \
-      X(cuDevicePrimaryCtxRelease) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxGetCurrent)      \
-          X(cuCtxPopCurrent) X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuMemAlloc) X(cuMemFree)                \
-              X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoD)             \
-                  X(cuMemcpyHtoDAsync) X(cuMemsetD8) X(cuMemsetD16) X(cuMemsetD32) X(cuMemsetD32Async) X(    \
-                      cuPointerGetAttribute) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction)    \
-                      X(cuModuleGetGlobal) X(cuLibraryLoadData) X(cuLibraryUnload) X(cuLibraryGetKernel)     \
-                          X(cuLibraryGetKernelCount) X(cuLibraryGetGlobal) X(cuKernelGetFunction)            \
-                              X(cuKernelGetAttribute) X(cuKernelSetAttribute) X(cuKernelGetParamInfo) X(     \
-                                  cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuFuncLoad) X(cuLaunchKernel)  \
-                                  X(cuLaunchKernelEx) X(cuOccupancyMaxActiveClusters) X(                     \
-                                      cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuTensorMapEncodeTiled) \
+  X(cuDeviceGetCount)                                                                                        \
+  X(cuDeviceGet)                                                                                             \
+  X(cuDeviceGetName) X(cuDeviceGetAttribute) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(     \
+      cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxPopCurrent)                  \
+      X(cuCtxGetDevice) X(cuCtxSynchronize) X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X( \
+          cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoD) X(cuMemcpyHtoDAsync) X(cuMemsetD8) X(cuMemsetD16)    \
+          X(cuMemsetD32) X(cuMemsetD32Async) X(cuPointerGetAttribute) X(cuModuleLoadData) X(cuModuleUnload)  \
+              X(cuModuleGetFunction) X(cuModuleGetGlobal) X(cuLibraryLoadData) X(cuLibraryUnload)            \
+                  X(cuLibraryGetKernel) X(cuLibraryGetKernelCount) X(cuLibraryGetGlobal)                     \
+                      X(cuKernelGetFunction) X(cuKernelGetAttribute) X(cuKernelSetAttribute)                 \
+                          X(cuKernelGetParamInfo) X(cuFuncGetAttribute) X(cuFuncSetAttribute) X(cuFuncLoad)  \
+                              X(cuLaunchKernel) X(cuLaunchKernelEx) X(cuOccupancyMaxActiveClusters)          \
+                                  X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuTensorMapEncodeTiled)   \
                                       X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)            \
                                           X(cuStreamQuery) X(cuStreamWaitEvent) X(cuStreamBeginCapture)      \
                                               X(cuStreamEndCapture) X(cuStreamIsCapturing) X(cuStreamGetCtx) \

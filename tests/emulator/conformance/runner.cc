@@ -165,8 +165,10 @@ std::string Session::execute(const Case& c, CUmodule module, CaseResult* result)
   CUtensorMap map = {};
   if (!c.tensor_map.empty()) {
     const TensorMapSpec& spec = c.tensor_map[0];
-    const std::vector<cuuint64_t> dims(spec.dims.begin(), spec.dims.end()),
-        strides(spec.strides.begin(), spec.strides.end());
+    // The driver wants an array of strides even where none is used.
+    std::vector<cuuint64_t> strides(spec.strides.begin(), spec.strides.end());
+    strides.resize(5);
+    const std::vector<cuuint64_t> dims(spec.dims.begin(), spec.dims.end());
     const std::vector<cuuint32_t> box(spec.box.begin(), spec.box.end()), steps(spec.dims.size(), 1);
     MLA_TRY(cuTensorMapEncodeTiled(&map, CUtensorMapDataType(spec.type), cuuint32_t(dims.size()),
                                    reinterpret_cast<void*>(spec.over_mem ? memory_ : source_), dims.data(),

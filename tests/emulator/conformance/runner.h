@@ -63,6 +63,10 @@ std::string compare_values(const Case& c, const std::vector<Values>& inputs,
 // `verbose` prints each as it comes.
 std::vector<std::pair<std::string, std::string>> probe_api(const Driver& driver, CUdevice device,
                                                            bool verbose);
+// Provokes one of kFaultProbes and notes what the calls after it give: to be done in a process of its own.
+inline constexpr const char* kFaultProbes[] = {"stray", "misaligned", "trapping"};
+std::vector<std::pair<std::string, std::string>> probe_fault(const Driver& driver, CUdevice device,
+                                                             const std::string& name);
 // Probes that must come before cuInit.
 std::vector<std::pair<std::string, std::string>> probe_before_init(const Driver& driver);
 

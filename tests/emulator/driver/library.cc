@@ -187,7 +187,12 @@ CUresult load_image(const void* code, std::shared_ptr<Image>* image) {
     report("fat binaries are beyond the emulated driver: give it the cubin or the PTX");
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
   }
-  if (const uint64_t extent = elf_extent(code)) return load_cubin(code, extent, image);
+  if (std::memcmp(&magic, "\177ELF", sizeof(magic)) == 0) {
+    const uint64_t extent = elf_extent(code);
+    if (extent) return load_cubin(code, extent, image);
+    report("the image is an ELF file, but not a 64-bit little-endian one");
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
   return load_ptx(bytes, image);
 }
 
