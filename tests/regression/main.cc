@@ -20,6 +20,7 @@
 
 #include "tests/regression/cases.h"
 #include "tests/regression/decode_runner.h"
+#include "tests/regression/recorded.h"
 #include "tests/regression/verify.h"
 
 namespace mla::test {
@@ -35,6 +36,8 @@ struct Settings {
   double budget = 1e10 * std::max(1u, std::thread::hardware_concurrency());
   bool verbose = false;
   std::string require_executed;
+  int max_sms = 0;  // cap of the cases that have none of their own
+  std::string record_outputs, check_outputs;
 };
 
 // What happened to one kernel.
@@ -57,6 +60,10 @@ struct Suite {
   LoaderApi api;
   mla_bundle* bundle = nullptr;
   std::vector<KernelRecord> kernels;
+  std::string recorded_device;  // of the outputs to compare with
+  Samples recorded;             // those outputs, or the ones to be written
+  double worst_recorded_error = -1;
+  int compared = 0;
   std::string lost;  // a driver error that ended all further work on the device
 };
 
@@ -185,6 +192,7 @@ class DecodeTest : public testing::Test {
           }
         }
       }
+      if (step == 0) compare_with_recorded(kernel, first[0]);
       for (size_t i = 0; i < runners.size(); ++i) {
         for (const std::string& fault : runners[i]->check_memory())
           ADD_FAILURE() << "step " << step << ": " << fault;
@@ -201,6 +209,20 @@ class DecodeTest : public testing::Test {
         }
       }
     }
+  }
+
+  void compare_with_recorded(const KernelRecord& kernel, const Outputs& outputs) {
+    const Settings& settings = suite.settings;
+    const std::string name = std::string(kernel.info.id) + "." + name_;
+    if (!settings.record_outputs.empty()) suite.recorded[name] = sample_outputs(outputs);
+    if (settings.check_outputs.empty()) return;
+    const auto recorded = suite.recorded.find(name);
+    if (recorded == suite.recorded.end()) return;
+    double error = 0;
+    const std::string fault = compare_samples(sample_outputs(outputs), recorded->second, &error);
+    suite.worst_recorded_error = std::max(suite.worst_recorded_error, error);
+    ++suite.compared;
+    EXPECT_EQ(fault, "") << "recorded on " << suite.recorded_device;
   }
 
   static bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -241,6 +263,7 @@ void register_tests() {
         DecodeCase c = named.test;
         c.page_size(page_size);
         if (!(info.features & MLA_FEATURE_LSE)) c.no_lse();
+        if (c.sms_cap == 0) c.max_sms(suite.settings.max_sms);
         if (!why_not(c, limits).empty()) continue;
         std::string name = named.name;
         if (named.every_page_size) name += "_page_" + std::to_string(page_size);
@@ -313,6 +336,11 @@ int run(int argc, char** argv) {
   app.add_option("--mla-budget", s.budget,
                  "Multiply-adds of the reference per launch; heads are sampled beyond it")
       ->capture_default_str();
+  app.add_option("--max-sms", s.max_sms, "Most SMs used by cases without a cap of their own; 0: all")
+      ->capture_default_str();
+  app.add_option("--record-outputs", s.record_outputs,
+                 "Write a sample of the outputs of all cases to this file");
+  app.add_option("--check-outputs", s.check_outputs, "Compare outputs with those recorded in this file");
   app.add_flag("--mla-verbose", s.verbose, "Print the errors of every case");
   CLI11_PARSE(app, argc, argv);
   // The loader and this program must use the same driver.
@@ -329,12 +357,34 @@ int run(int argc, char** argv) {
   } else {
     std::printf("%s\n", suite.no_driver.c_str());
   }
+  if (!s.check_outputs.empty()) {
+    const std::string error = read_samples(s.check_outputs, &suite.recorded_device, &suite.recorded);
+    if (!error.empty()) {
+      std::fprintf(stderr, "%s\n", error.c_str());
+      return 2;
+    }
+  }
   register_tests();
-  const int result = RUN_ALL_TESTS();
+  int result = RUN_ALL_TESTS();
 
   std::string summary;
   const size_t executed = summarise(&summary);
   std::fputs(summary.c_str(), stdout);
+  if (!s.check_outputs.empty()) {
+    std::printf("outputs compared with those of %s: %d cases, worst relative L2 error %.3g\n",
+                suite.recorded_device.c_str(), suite.compared, suite.worst_recorded_error);
+    if (suite.compared == 0) result = 1;
+  }
+  if (!s.record_outputs.empty()) {
+    std::string device = "no device";
+    for (const KernelRecord& kernel : suite.kernels) {
+      if (!kernel.device.empty()) device = kernel.device;
+    }
+    const std::string error = write_samples(s.record_outputs, device, suite.recorded);
+    std::printf("outputs of %zu cases recorded%s%s\n", suite.recorded.size(), error.empty() ? "" : ": ",
+                error.c_str());
+    if (!error.empty()) return 2;
+  }
   if (!s.report.empty()) std::ofstream(s.report) << summary;
   if (suite.lost.empty()) suite.api.mla_bundle_close(suite.bundle);
   const size_t required = s.require_executed == "all" ? suite.kernels.size()
