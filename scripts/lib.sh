@@ -56,6 +56,11 @@ need_build_tools() {
     die "cmake is $cmake_version; 3.25 or later is needed"
 }
 
+# What only tests need: they compile the public header with a second compiler.
+need_test_tools() {
+  have clang++ || install_packages clang
+}
+
 # True if $1 is an nvcc of CUDA 13.0 or later.
 is_recent_nvcc() {
   local version
@@ -81,6 +86,7 @@ need_nvcc() {
       rm -rf "$target" "$target.new"
       python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps --require-hashes \
         --target "$target.new" -r scripts/cuda-requirements.txt
+      ln -s lib "$target.new/nvidia/cu13/lib64"  # where nvcc looks for libraries
       mv "$target.new" "$target"
     fi
     is_recent_nvcc "$target/nvidia/cu13/bin/nvcc" || die "the CUDA compiler from PyPI does not run"
@@ -93,8 +99,9 @@ need_nvcc() {
   printf 'nvcc: %s, %s\n' "$(command -v nvcc)" "$(nvcc --version | sed -n 's/.*, V/V/p')"
 }
 
-# Configures $build unless that was done.
+# Configures $build unless that was done. Projects that tests configure use Ninja too.
 configure() {
+  export CMAKE_GENERATOR=Ninja
   if [ ! -f "$build/build.ninja" ]; then
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
   fi
