@@ -191,9 +191,12 @@ int run(const Options& options) {
 
   std::printf("%s, %d SMs, driver %s, %s\n", device.name.c_str(), device.sm_count,
               driver_version(driver).c_str(), today().c_str());
-  std::printf(
-      "graph of %d launches, %d replays, median per launch; single: median of %d launches by themselves\n",
-      options.launches, options.replays, options.singles);
+  if (options.replays > 0) {
+    std::printf("us: graph of %d launches, %d replays, median per launch; single us: median of %d launches\n",
+                options.launches, options.replays, options.singles);
+  } else {
+    std::printf("us: median of %d launches by themselves\n", options.singles);
+  }
   std::printf("%-26s %-50s %9s %9s %8s %8s %8s%s\n", "batch,q_len,seq_len,heads", "kernel", "us", "single us",
               "TFLOPS", "GB/s", "x floor", options.check ? "  errors" : "");
 
