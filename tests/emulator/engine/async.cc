@@ -654,7 +654,9 @@ Next do_tensor(Machine& m, const Instr& in, uint32_t mask) {
       return m.fault(FaultKind::kTensorMap, l, "box row of %u bytes is not a multiple of 16", row);
     uint64_t rows = 1;
     for (uint32_t i = 1; i < rank; ++i) rows *= map.box[i];
-    uint32_t total = static_cast<uint32_t>(rows * row);
+    // A swizzled row takes the whole span, even when the box is narrower.
+    const uint32_t pitch = map.swizzle ? kSpans[map.swizzle] : row;
+    uint32_t total = static_cast<uint32_t>(rows * pitch);
     int64_t at[5] = {};
     for (uint32_t i = 0; i < rank; ++i) at[i] = static_cast<int32_t>(lanes<uint32_t>(m, in.x[i])[lane]);
 
@@ -720,10 +722,10 @@ Next do_tensor(Machine& m, const Instr& in, uint32_t mask) {
         }
         uint64_t global = address + static_cast<uint64_t>(at[0] + first) * element;
         if (map.oob_fill) {
-          piece.fill = element == 4 ? 0x7fffffff : element == 2 ? 0x7fff : 0;
-          piece.fill_unit = static_cast<uint8_t>(element <= 4 ? element : 4);
+          piece.fill = 0x7ff7;  // in every 16 bits, whatever the type
+          piece.fill_unit = 2;
         }
-        uint64_t place = offset + n * row;
+        uint64_t place = offset + n * pitch;
         if (store) {
           piece.source = Piece::kSharedSource;
           piece.from_cta = owner;

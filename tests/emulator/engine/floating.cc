@@ -42,21 +42,43 @@ template <bool F, bool S>
 float fma32(float a, float b, float c) {
   return out32<F, S>(__builtin_fmaf(in32<F>(a), in32<F>(b), in32<F>(c)));
 }
-double add64(double a, double b) { return canonical(a + b); }
-double sub64(double a, double b) { return canonical(a - b); }
-double mul64(double a, double b) { return canonical(a * b); }
-double fma64(double a, double b, double c) { return canonical(__builtin_fma(a, b, c)); }
-double div64(double a, double b) { return canonical(a / b); }
-double rcp64(double a) { return canonical(1.0 / a); }
-double sqrt64(double a) { return canonical(std::sqrt(a)); }
-double neg64(double a) { return std::bit_cast<double>(std::bit_cast<uint64_t>(a) ^ (uint64_t{1} << 63)); }
-double abs64(double a) { return std::fabs(a); }
-double min64(double a, double b) {
-  return a != a ? canonical(b) : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b;
+double add64(double a, double b) {
+  double r = a + b;
+  return r != r ? nan_of(b, a) : r;
 }
-double max64(double a, double b) {
-  return a != a ? canonical(b) : b != b ? a : a > b || (a == b && !std::signbit(a)) ? a : b;
+double sub64(double a, double b) {
+  double r = a - b;
+  return r != r ? nan_of(b, a) : r;
 }
+double mul64(double a, double b) {
+  double r = a * b;
+  return r != r ? nan_of(b, a) : r;
+}
+double fma64(double a, double b, double c) {
+  double r = __builtin_fma(a, b, c);
+  return r != r ? nan_of(b, c, a) : r;
+}
+double div64(double a, double b) {
+  double r = a / b;
+  return r != r ? nan_of(a, b) : r;
+}
+double rcp64(double a) { return a != a ? quiet(a) : 1.0 / a; }
+double sqrt64(double a) {
+  double r = std::sqrt(a);
+  return r != r ? nan_of(a, a) : r;
+}
+double neg64(double a) {
+  return a != a ? quiet(a) : std::bit_cast<double>(std::bit_cast<uint64_t>(a) ^ (uint64_t{1} << 63));
+}
+double abs64(double a) { return a != a ? quiet(a) : std::fabs(a); }
+double minmax64(double a, double b, bool max) {
+  if (a != a && b != b) return quiet(b);
+  if (a != a || b != b) return a != a ? b : a;
+  if (a == b) return max == std::signbit(a) ? b : a;
+  return max == (a > b) ? a : b;
+}
+double min64(double a, double b) { return minmax64(a, b, false); }
+double max64(double a, double b) { return minmax64(a, b, true); }
 
 template <bool F>
 float div32(float a, float b) {
@@ -122,11 +144,11 @@ float minmax3_32(float a, float b, float c) {
 }
 template <bool F>
 float neg32(float a) {
-  return in32<F>(f32_from(f32_bits(a) ^ 0x80000000));
+  return in32<F>(canonical(f32_from(f32_bits(a) ^ 0x80000000)));
 }
 template <bool F>
 float abs32(float a) {
-  return in32<F>(f32_from(f32_bits(a) & 0x7fffffff));
+  return in32<F>(canonical(f32_from(f32_bits(a) & 0x7fffffff)));
 }
 float copysign32(float a, float b) {
   return f32_from((f32_bits(a) & 0x80000000) | (f32_bits(b) & 0x7fffffff));
@@ -172,8 +194,16 @@ Next do_rounded(Machine& m, const Instr& in, uint32_t mask) {
           v = std::sqrt(X(a));
           break;
       }
-      v = canonical(v);
-      if constexpr (sizeof(X) == 4) {
+      if constexpr (sizeof(X) == 8) {
+        if (v != v) {
+          bool three = in.a[0] == kFma;
+          v = in.a[0] >= kRcp   ? nan_of(a, a)
+              : in.a[0] == kDiv ? nan_of(a, b)
+              : three           ? nan_of(b, c, a)
+                                : nan_of(b, a);
+        }
+      } else {
+        v = canonical(v);
         if (sat) v = out32<false, true>(v);
         if (ftz) v = flush(v);
       }
@@ -224,8 +254,10 @@ uint16_t op16(uint32_t op, uint32_t flags, uint16_t a, uint16_t b, uint16_t c) {
   auto flush16 = [&](uint16_t v) -> uint16_t {
     return (flags & kFtz16) && !(v & Ops::kInfinity) ? v & 0x8000 : v;
   };
-  if (op == kNeg16) return flush16(a ^ 0x8000);
-  if (op == kAbs16) return flush16(a & 0x7fff);
+  if (op == kNeg16 || op == kAbs16) {
+    if ((a & 0x7fff) > Ops::kInfinity) return kNanF16;
+    return flush16(op == kNeg16 ? a ^ 0x8000 : a & 0x7fff);
+  }
   double x = Ops::get(flush16(a)), y = Ops::get(flush16(b)), z = Ops::get(flush16(c));
   double v = 0;
   switch (op) {
@@ -497,7 +529,7 @@ Next do_convert(Machine& m, const Instr& in, uint32_t mask) {
         v = flags & kFtzFlag ? flush(a) : a;
       else
         v = a;
-      r[i] = to_lane<D>(to_integer<D>(v, round));
+      r[i] = to_lane<D>(to_integer<D>(v, round, sizeof(A) == 8));
     } else {
       double v = 0;
       if constexpr (from_int) {
@@ -518,6 +550,12 @@ Next do_convert(Machine& m, const Instr& in, uint32_t mask) {
       } else if constexpr (std::is_same_v<A, Half>) {
         v = f16_to_f32(a.bits);
       } else if constexpr (std::is_same_v<A, Bfloat>) {
+        if constexpr (std::is_same_v<D, float>) {
+          if (!(flags & (kIntegral | kSatFlag | kFtzFlag))) {  // bits move, NaN included
+            r[i] = uint32_t{a.bits} << 16;
+            continue;
+          }
+        }
         v = bf16_to_f32(a.bits);
       } else if constexpr (std::is_same_v<A, float>) {
         v = flags & kFtzFlag ? flush(a) : a;
@@ -525,6 +563,10 @@ Next do_convert(Machine& m, const Instr& in, uint32_t mask) {
         v = a;
       }
       if (flags & kIntegral) v = v != v || std::isinf(v) ? v : std::copysign(round_to_integral(v, round), v);
+      if constexpr (std::is_same_v<D, double> && std::is_same_v<A, float>) {
+        if (flags & kFtzFlag) v = canonical(static_cast<float>(v));
+      }
+      if constexpr (std::is_same_v<D, double>) v = v != v ? quiet(v) : v;
       if (flags & kSatFlag) v = v != v ? 0 : v < 0 ? 0 : v > 1 ? 1 : v == 0 ? 0 : v;
       Round last = flags & kIntegral ? Round::kNearest : round;
       if constexpr (std::is_same_v<D, Half>) {
@@ -545,10 +587,11 @@ Next do_convert(Machine& m, const Instr& in, uint32_t mask) {
         } else {
           f = static_cast<float>(v);
         }
-        if (flags & kFtzFlag) f = flush(f);
-        r[i] = to_lane<float>(canonical(f));
+        if (flags & kFtzFlag)
+          f = std::is_same_v<A, double> && std::fabs(v) < 0x1p-126 ? std::copysign(0.0f, f) : flush(f);
+        r[i] = to_lane<float>(std::is_same_v<A, double> ? f : canonical(f));
       } else {
-        r[i] = to_lane<double>(canonical(v));
+        r[i] = to_lane<double>(v);
       }
     }
   }
@@ -729,7 +772,7 @@ Next do_tf32(Machine& m, const Instr& in, uint32_t mask) {
   for (int i = 0; i < 32; ++i) {
     float x = a[i];
     if (x != x) {
-      r[i] = kNanF32;
+      r[i] = f32_bits(x) & 0xffffe000;
     } else if (std::isinf(x)) {
       r[i] = in.a[2] & kSatFinite ? (f32_bits(x) & 0x80000000) | 0x7f7fe000 : f32_bits(x);
     } else {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace mla::emu {
 
@@ -27,7 +28,17 @@ inline float flush(float x) {
 
 // Results of arithmetic carry one NaN pattern only.
 inline float canonical(float x) { return x != x ? f32_from(kNanF32) : x; }
-inline double canonical(double x) { return x != x ? std::bit_cast<double>(uint64_t{0xfff8000000000000}) : x; }
+// In double precision a NaN operand goes through, quieted.
+inline double quiet(double x) {
+  return std::bit_cast<double>(std::bit_cast<uint64_t>(x) | uint64_t{1} << 51);
+}
+// The NaN that an operation gives whose operands are looked at in this order.
+inline double nan_of(double first, double second, double third = 0) {
+  return first != first     ? quiet(first)
+         : second != second ? quiet(second)
+         : third != third   ? quiet(third)
+                            : std::bit_cast<double>(uint64_t{0xfff8000000000000});
+}
 
 struct SmallFormat {
   int exponent_bits, mantissa_bits;
@@ -188,10 +199,13 @@ inline double round_to_integral(double x, Round round) {
   }
 }
 
-// Float to integer: clamps; NaN gives 0 (64-bit results: the top bit alone).
+// Float to integer: clamps; NaN gives 0, or the top bit alone where source or result has 64 bits.
 template <class I>
-inline I to_integer(double x, Round round) {
-  if (x != x) return sizeof(I) == 8 ? static_cast<I>(uint64_t{1} << 63) : I{0};
+inline I to_integer(double x, Round round, bool wide_source) {
+  if (x != x)
+    return sizeof(I) == 8 || (wide_source && sizeof(I) == 4)
+               ? static_cast<I>(std::make_unsigned_t<I>{1} << (8 * sizeof(I) - 1))
+               : I{0};
   x = round_to_integral(x, round);
   constexpr double low = static_cast<double>(std::numeric_limits<I>::min());
   const double high = std::ldexp(1.0, std::numeric_limits<I>::digits);

@@ -723,7 +723,7 @@ Report launch(const Module& module, std::string_view kernel, const LaunchConfig&
   m.grid = config.grid;
   m.block = config.block;
   m.cluster_shape = cluster;
-  m.explicit_cluster = info.cluster.x || config.cluster.x;
+  m.explicit_cluster = info.cluster.x || config.cluster.count() > 1;
   m.cluster_size = static_cast<uint32_t>(cluster.count());
   m.warps_per_cta = static_cast<uint32_t>((threads + 31) / 32);
   m.slots = 32;

@@ -4,7 +4,8 @@
 //
 // mma: operands convert to float exactly, products are exact, and the sum is taken in float, starting
 // from C, in ascending order of k (the block-scaled form starts from 0 and adds C last, to the scaled
-// sum). Hardware may add in another order and keep fewer bits on the way.
+// sum); for bf16, whose products may leave the range of float, it is taken in double and rounded once.
+// Hardware may add in another order and keep fewer bits on the way.
 #include <array>
 
 #include "tests/emulator/engine/decoder.h"
@@ -211,6 +212,8 @@ Next do_mma(Machine& m, const Instr& in, uint32_t mask) {
     for (uint32_t i = 0; i < 16; ++i) {
       for (uint32_t j = 0; j < 8; ++j) c[i * 8 + j] = sum[i * 8 + j] * sa[i] * sb[j] + c[i * 8 + j];
     }
+  } else if (ea == kBf16) {
+    mma_16x8_wide(a, b, c, k_size);
   } else {
     mma_16x8(a, b, c, k_size);
   }

@@ -118,6 +118,9 @@ Next do_atom(Machine& m, const Instr& in, uint32_t mask) {
                            kRead | kWrite | kStrong);
     if (!p) return Next::kFault;
     uint64_t key = sync_key(m, space, address);
+    // Float additions in global memory flush subnormals, those in shared memory do not.
+    const bool in_global =
+        space == Space::kGlobal || (space == Space::kGeneric && address >> 36 << 36 != kSharedWindow);
     m.sync_acquire(key, in.a[3] & kAcquire);
     m.sync_release(key, in.a[3] & kRelease, true);
     bool changed = false;
@@ -129,7 +132,7 @@ Next do_atom(Machine& m, const Instr& in, uint32_t mask) {
       };
       read(in.x[e], &b);
       if (cas) read(in.x[1], &c);
-      uint64_t now = atom_apply(op, t, old, b, c);
+      uint64_t now = atom_apply(op, t, old, b, c, in_global);
       std::memcpy(p + e * bytes, &now, bytes);
       uint64_t stored = 0;
       std::memcpy(&stored, p + e * bytes, bytes);
@@ -308,7 +311,7 @@ uint64_t sync_key(const Machine& m, Space space, uint64_t address) {
          (address & kOffsetMask);
 }
 
-uint64_t atom_apply(AtomOp op, T t, uint64_t old, uint64_t b, uint64_t c) {
+uint64_t atom_apply(AtomOp op, T t, uint64_t old, uint64_t b, uint64_t c, bool flush_f32) {
   auto integer = [&]<class X>(X) -> uint64_t {
     X x = static_cast<X>(old), y = static_cast<X>(b);
     X r = x;
@@ -349,10 +352,14 @@ uint64_t atom_apply(AtomOp op, T t, uint64_t old, uint64_t b, uint64_t c) {
   switch (t) {
     case T::kF32: {
       float x = f32_from(static_cast<uint32_t>(old)), y = f32_from(static_cast<uint32_t>(b));
+      if (flush_f32) return f32_bits(flush(canonical(flush(x) + flush(y))));
       return f32_bits(canonical(x + y));
     }
-    case T::kF64:
-      return std::bit_cast<uint64_t>(canonical(std::bit_cast<double>(old) + std::bit_cast<double>(b)));
+    case T::kF64: {
+      // A NaN that is added passes as it is.
+      double x = std::bit_cast<double>(old), y = std::bit_cast<double>(b), r = x + y;
+      return std::bit_cast<uint64_t>(r != r ? (y != y ? y : nan_of(x, y)) : r);
+    }
     case T::kF16:
     case T::kF16x2:
     case T::kBF16:

@@ -10,7 +10,7 @@ namespace mla::emu {
 enum class AtomOp : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec };
 
 // The new value of an atomic operation; bits above the type are ignored.
-uint64_t atom_apply(AtomOp op, T t, uint64_t old, uint64_t b, uint64_t c);
+uint64_t atom_apply(AtomOp op, T t, uint64_t old, uint64_t b, uint64_t c, bool flush_f32 = false);
 AtomOp atom_op(Decoder& d);
 
 // Names a location for release/acquire.

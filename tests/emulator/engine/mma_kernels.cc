@@ -38,6 +38,18 @@ MLA_CLONES void mma_16x8(const float* a, const float* b, float* c, uint32_t k_si
   }
 }
 
+MLA_CLONES void mma_16x8_wide(const float* a, const float* b, float* c, uint32_t k_size) {
+  for (uint32_t i = 0; i < 16; ++i) {
+    double sum[8];
+    for (int j = 0; j < 8; ++j) sum[j] = c[i * 8 + static_cast<uint32_t>(j)];
+    for (uint32_t k = 0; k < k_size; ++k) {
+      const double x = a[i * k_size + k];
+      for (uint32_t j = 0; j < 8; ++j) sum[j] += x * b[k * 8 + j];
+    }
+    for (uint32_t j = 0; j < 8; ++j) c[i * 8 + j] = static_cast<float>(sum[j]);
+  }
+}
+
 MLA_CLONES void mma_64xn(const float* a, const float* b, float* c, uint32_t k_size, uint32_t n) {
   const uint32_t columns = n / 8;
   for (uint32_t i = 0; i < 64; i += 4) {

@@ -9,6 +9,8 @@ namespace mla::emu {
 
 // c[16][8] += a[16][k] * b[k][8], each sum in ascending order of k. 64-byte aligned.
 void mma_16x8(const float* a, const float* b, float* c, uint32_t k);
+// The same in double, rounded to float once: products of bf16 may exceed float's range.
+void mma_16x8_wide(const float* a, const float* b, float* c, uint32_t k);
 // c[64][n] += a[64][k] * b[k][n], the same way; n a multiple of 8.
 void mma_64xn(const float* a, const float* b, float* c, uint32_t k, uint32_t n);
 
