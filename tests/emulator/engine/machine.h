@@ -265,6 +265,15 @@ struct Warp {
   Clocks fence_release;                             // what the last fence released
   Clocks fence_acquire;                             // what relaxed reads saw
   std::map<uint32_t, ThreadGroups> bulk, cp_async;  // by lane
+  // wgmma: a slot (agent) and its clock for every group that is not yet known to be complete; the open
+  // group comes last.
+  struct WgmmaGroup {
+    uint32_t slot = ~0u;  // ~0: none was free
+    uint32_t clock = 0;
+  };
+  std::deque<WgmmaGroup> wgmma_groups;
+  bool wgmma_open = false;
+  bool wgmma_fenced = false;
   uint32_t register_count = 0;
   uint32_t cluster_arrivals = 0;  // barrier.cluster.arrive executed
   uint32_t cluster_waits = 0;

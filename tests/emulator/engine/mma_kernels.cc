@@ -50,9 +50,9 @@ MLA_CLONES void mma_16x8_wide(const float* a, const float* b, float* c, uint32_t
   }
 }
 
-MLA_CLONES void mma_64xn(const float* a, const float* b, float* c, uint32_t k_size, uint32_t n) {
+MLA_CLONES void mma_16xn(const float* a, const float* b, float* c, uint32_t k_size, uint32_t n) {
   const uint32_t columns = n / 8;
-  for (uint32_t i = 0; i < 64; i += 4) {
+  for (uint32_t i = 0; i < 16; i += 4) {
     const float *a0 = a + i * k_size, *a1 = a0 + k_size, *a2 = a1 + k_size, *a3 = a2 + k_size;
     for (uint32_t j = 0; j < columns; ++j) {
       Eight* to = reinterpret_cast<Eight*>(c + i * n) + j;
@@ -68,6 +68,20 @@ MLA_CLONES void mma_64xn(const float* a, const float* b, float* c, uint32_t k_si
       to[columns] = c1;
       to[2 * columns] = c2;
       to[3 * columns] = c3;
+    }
+  }
+}
+
+MLA_CLONES void mma_16xn_wide(const float* a, const float* b, float* c, uint32_t k_size, uint32_t n) {
+  for (uint32_t i = 0; i < 16; ++i) {
+    for (uint32_t first = 0; first < n; first += 8) {
+      double sum[8];
+      for (uint32_t j = 0; j < 8; ++j) sum[j] = c[i * n + first + j];
+      for (uint32_t k = 0; k < k_size; ++k) {
+        const double x = a[i * k_size + k];
+        for (uint32_t j = 0; j < 8; ++j) sum[j] += x * b[k * n + first + j];
+      }
+      for (uint32_t j = 0; j < 8; ++j) c[i * n + first + j] = static_cast<float>(sum[j]);
     }
   }
 }

@@ -11,8 +11,9 @@ namespace mla::emu {
 void mma_16x8(const float* a, const float* b, float* c, uint32_t k);
 // The same in double, rounded to float once: products of bf16 may exceed float's range.
 void mma_16x8_wide(const float* a, const float* b, float* c, uint32_t k);
-// c[64][n] += a[64][k] * b[k][n], the same way; n a multiple of 8.
-void mma_64xn(const float* a, const float* b, float* c, uint32_t k, uint32_t n);
+// c[16][n] += a[16][k] * b[k][n], the same two ways; n a multiple of 8.
+void mma_16xn(const float* a, const float* b, float* c, uint32_t k, uint32_t n);
+void mma_16xn_wide(const float* a, const float* b, float* c, uint32_t k, uint32_t n);
 
 bool decode_wgmma(Decoder& d);
 

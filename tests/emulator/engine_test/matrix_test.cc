@@ -257,9 +257,9 @@ TEST(Matrix, MmaBf16) {
       "{%f0, %f1, %f2, %f3};");
   for (uint32_t i = 0; i < 16; ++i) {
     for (uint32_t j = 0; j < 8; ++j) {
-      float want = 0;
-      for (uint32_t k = 0; k < 16; ++k) want += a[i * 16 + k] * b[j * 16 + k];
-      EXPECT_EQ(d[i * 8 + j], want) << i << " " << j;
+      double want = 0;
+      for (uint32_t k = 0; k < 16; ++k) want += double{a[i * 16 + k]} * b[j * 16 + k];
+      EXPECT_EQ(d[i * 8 + j], static_cast<float>(want)) << i << " " << j;
     }
   }
 }
