@@ -530,6 +530,8 @@ std::string Machine::describe_wait(const Warp* w, const Group& g) const {
     case WaitKind::kBulkGroup:
     case WaitKind::kAsyncGroup:
       return where + "waits for asynchronous copies";
+    case WaitKind::kWarpgroup:
+      return where + "wgmma.wait_group waits for the other warps of the warpgroup to issue their part";
     case WaitKind::kRegisters:
       return where + text_of(
                          "setmaxnreg.inc waits for %u registers a thread, it has %u and the pool of the CTA "

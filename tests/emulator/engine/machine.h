@@ -202,6 +202,7 @@ enum class WaitKind : uint8_t {
   kRegisters,
   kConverge,
   kAsyncGroup,
+  kWarpgroup,
   kSleep
 };
 
@@ -271,7 +272,9 @@ struct Warp {
     uint32_t slot = ~0u;  // ~0: none was free
     uint32_t clock = 0;
   };
-  std::deque<WgmmaGroup> wgmma_groups;
+  std::deque<WgmmaGroup> wgmma_groups;  // not retired by this warp
+  std::deque<WgmmaGroup> wgmma_log;     // the last committed ones; the latest has number wgmma_committed - 1
+  uint64_t wgmma_committed = 0;
   bool wgmma_open = false;
   bool wgmma_fenced = false;
   uint32_t register_count = 0;
@@ -297,7 +300,7 @@ struct Cta {
   uint32_t live_warps = 0;
   uint32_t live_threads = 0;
   int64_t free_registers = 0;  // of the pool, in registers per thread times warps
-  std::vector<WaiterRef> register_waiters;
+  std::vector<WaiterRef> register_waiters, warpgroup_waiters;
   uint32_t first_agent = 0;
   std::vector<uint32_t> slot_clock;
   std::vector<uint8_t> slot_busy;

@@ -227,22 +227,45 @@ Next do_wgmma_fence(Machine& m, const Instr&, uint32_t mask) {
 
 Next do_wgmma_commit(Machine& m, const Instr&, uint32_t mask) {
   if (!m.all_live(-1, mask, "wgmma.commit_group")) return Next::kFault;
-  if (!m.warp->wgmma_open) m.warp->wgmma_groups.emplace_back();
-  m.warp->wgmma_open = false;
+  Warp* w = m.warp;
+  if (!w->wgmma_open) w->wgmma_groups.emplace_back();
+  w->wgmma_open = false;
+  w->wgmma_log.push_back(w->wgmma_groups.back());
+  if (w->wgmma_log.size() > 64) w->wgmma_log.pop_front();
+  ++w->wgmma_committed;
+  ++m.progress;
+  m.wake(m.cta->warpgroup_waiters);
   return Next::kNext;
 }
 
 Next do_wgmma_wait(Machine& m, const Instr& in, uint32_t mask) {
   if (!m.all_live(-1, mask, "wgmma.wait_group")) return Next::kFault;
   Warp* w = m.warp;
-  size_t stay = in.a[0] + (w->wgmma_open ? 1 : 0);
+  if (w->wgmma_committed <= in.a[0]) return Next::kNext;
+  // An operation is complete for the whole warpgroup at once, so all four warps must have issued it, and
+  // who waits knows of the reads of all four.
+  const uint64_t done = w->wgmma_committed - in.a[0];
+  const uint32_t first = w->index / 4 * 4;
+  for (uint32_t i = first; i < first + 4 && i < m.warps_per_cta; ++i) {
+    if (m.cta->warps[i]->wgmma_committed < done) {
+      m.wait_on(WaitKind::kWarpgroup, &m.cta->warpgroup_waiters);
+      return Next::kBlocked;
+    }
+  }
+  for (uint32_t i = first; i < first + 4 && i < m.warps_per_cta; ++i) {
+    const Warp& other = *m.cta->warps[i];
+    uint64_t number = other.wgmma_committed - other.wgmma_log.size();
+    for (const Warp::WgmmaGroup& group : other.wgmma_log) {
+      if (number++ >= done) break;
+      if (group.slot == ~0u) continue;
+      uint32_t& known = w->clocks.v[m.cta->first_agent + m.warps_per_cta + group.slot];
+      known = std::max(known, group.clock);
+    }
+  }
+  const size_t stay = in.a[0] + (w->wgmma_open ? 1 : 0);
   while (w->wgmma_groups.size() > stay) {
-    Warp::WgmmaGroup group = w->wgmma_groups.front();
+    if (w->wgmma_groups.front().slot != ~0u) m.cta->slot_busy[w->wgmma_groups.front().slot] = 0;
     w->wgmma_groups.pop_front();
-    if (group.slot == ~0u) continue;
-    uint32_t& known = w->clocks.v[m.cta->first_agent + m.warps_per_cta + group.slot];
-    known = std::max(known, group.clock);
-    m.cta->slot_busy[group.slot] = 0;
   }
   return Next::kNext;
 }
