@@ -720,6 +720,13 @@ Next do_tensor(Machine& m, const Instr& in, uint32_t mask) {
           piece.fill_before = row;
           piece.fill_after = 0;
         }
+        if (store && piece.fill_after && first != last) {
+          // Stores write whole units of 16 bytes: the H200 was seen to write past the end of a row whose
+          // length is no multiple of that.
+          uint64_t over = map.dim[0] * element % 16;
+          if (over)
+            piece.fill_after -= std::min<uint32_t>(piece.fill_after, static_cast<uint32_t>(16 - over));
+        }
         uint64_t global = address + static_cast<uint64_t>(at[0] + first) * element;
         if (map.oob_fill) {
           piece.fill = 0x7ff7;  // in every 16 bits, whatever the type

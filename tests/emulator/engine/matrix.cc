@@ -166,6 +166,14 @@ Next do_mma(Machine& m, const Instr& in, uint32_t mask) {
   };
   for (uint32_t r = 0; r < a_regs; ++r) {
     const uint32_t* v = lanes<uint32_t>(m, xa[r]);
+    if (ea == kE4m3) {  // the four words of a row lie side by side
+      alignas(64) float values[128];
+      e4m3_to_floats(reinterpret_cast<const uint8_t*>(v), values, 128);
+      for (uint32_t row = 0; row < 8; ++row) {
+        std::memcpy(a + (row + 8 * (r % 2)) * k_size + 16 * (r / 2), values + 16 * row, 64);
+      }
+      continue;
+    }
     for (uint32_t lane = 0; lane < 32; ++lane) {
       uint32_t row = lane / 4 + 8 * (r % 2), k = per_register * (lane % 4) + 4 * per_register * (r / 2);
       unpack(ea, v[lane], a + row * k_size + k, 1);
@@ -173,6 +181,15 @@ Next do_mma(Machine& m, const Instr& in, uint32_t mask) {
   }
   for (uint32_t r = 0; r < b_regs; ++r) {
     const uint32_t* v = lanes<uint32_t>(m, xb[r]);
+    if (eb == kE4m3) {
+      alignas(64) float values[128];
+      e4m3_to_floats(reinterpret_cast<const uint8_t*>(v), values, 128);
+      for (uint32_t k = 0; k < 16; ++k) {
+        for (uint32_t column = 0; column < 8; ++column)
+          b[(16 * r + k) * 8 + column] = values[16 * column + k];
+      }
+      continue;
+    }
     for (uint32_t lane = 0; lane < 32; ++lane) {
       uint32_t column = lane / 4, k = per_register * (lane % 4) + 4 * per_register * r;
       unpack(eb, v[lane], b + k * 8 + column, 8);

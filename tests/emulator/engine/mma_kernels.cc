@@ -4,6 +4,8 @@
 // give the same bits, since products are exact in float.
 #include "tests/emulator/engine/mma_kernels.h"
 
+#include <bit>
+
 namespace mla::emu {
 
 namespace {
@@ -17,6 +19,17 @@ namespace {
 using Eight = float __attribute__((vector_size(32)));
 
 }  // namespace
+
+MLA_CLONES void e4m3_to_floats(const uint8_t* from, float* to, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t v = from[i], magnitude = (v & 0x7f) << 20;
+    const float normal = std::bit_cast<float>(magnitude + (120u << 23));
+    const float subnormal = std::bit_cast<float>(magnitude + (121u << 23)) - 0x1p-6f;
+    const uint32_t bits =
+        magnitude < (1u << 23) ? std::bit_cast<uint32_t>(subnormal) : std::bit_cast<uint32_t>(normal);
+    to[i] = std::bit_cast<float>((v & 0x7f) == 0x7f ? 0x7fffffffu : bits | (v & 0x80) << 24);
+  }
+}
 
 MLA_CLONES void mma_16x8(const float* a, const float* b, float* c, uint32_t k_size) {
   const Eight* vb = reinterpret_cast<const Eight*>(b);

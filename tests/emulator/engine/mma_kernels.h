@@ -15,6 +15,9 @@ void mma_16x8_wide(const float* a, const float* b, float* c, uint32_t k);
 void mma_16xn(const float* a, const float* b, float* c, uint32_t k, uint32_t n);
 void mma_16xn_wide(const float* a, const float* b, float* c, uint32_t k, uint32_t n);
 
+// Converts n e4m3 values, exactly.
+void e4m3_to_floats(const uint8_t* from, float* to, uint32_t n);
+
 bool decode_wgmma(Decoder& d);
 
 }  // namespace mla::emu

@@ -156,6 +156,10 @@ Next do_wgmma(Machine& m, const Instr& in, uint32_t mask) {
         for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
           const uint8_t* p = read_chunk(m, &op, has_slot, d.k_major(row_base + row, chunk));
           if (!p) return Next::kFault;
+          if (f.a == kE4m3) {
+            e4m3_to_floats(p, a + row * f.k + chunk * 16, 16);
+            continue;
+          }
           for (uint32_t i = 0; i < per_chunk; ++i)
             a[row * f.k + chunk * per_chunk + i] = value_of(f.a, p + i * bytes);
         }
