@@ -280,7 +280,6 @@ class Probe {
       code("cubin for sm_90a, " + label, image.data());
     };
     damaged("e_machine of x86-64", 0x12, 62);
-    damaged("ABI version 99", 8, 99);
   }
 
   CUfunction function(const char* name) {

@@ -79,15 +79,16 @@ CUresult parse(Image* image) {
   return CUDA_ERROR_INVALID_PTX;
 }
 
-// Sets *image unless the cubin is refused outright.
+// Sets *out unless the PTX is missing.
 CUresult load_cubin(const void* code, uint64_t bytes, std::shared_ptr<Image>* out) {
   const std::span<const std::byte> content(static_cast<const std::byte*>(code), bytes);
   cubin::Info info;
+  auto image = std::make_shared<Image>();
   if (const Status status = cubin::read(content, "cubin image", &info); !status.ok()) {
     report(status.message());
+    *out = image;
     return CUDA_ERROR_INVALID_IMAGE;
   }
-  auto image = std::make_shared<Image>();
   image->name = "cubin image";
   image->sm = info.sm;
   const char last = info.arch.empty() ? '\0' : info.arch.back();
@@ -191,6 +192,7 @@ CUresult load_image(const void* code, std::shared_ptr<Image>* image) {
     const uint64_t extent = elf_extent(code);
     if (extent) return load_cubin(code, extent, image);
     report("the image is an ELF file, but not a 64-bit little-endian one");
+    *image = std::make_shared<Image>();
     return CUDA_ERROR_INVALID_IMAGE;
   }
   return load_ptx(bytes, image);
@@ -276,8 +278,8 @@ CUresult load_library(CUlibrary* library, const void* code) {
   if (const CUresult error = check_initialized()) return error;
   if (!library) return CUDA_ERROR_INVALID_VALUE;
   auto made = std::make_shared<Library>();
-  // What is wrong with PTX, or that no device runs the code, is said by the first call that needs a
-  // kernel; what is wrong with a cubin, and that its PTX is missing, at once.
+  // As with the real driver, what is wrong with the code, or that no device runs it, is said by the first
+  // call that needs a kernel; that the PTX of a cubin is missing, at once.
   made->refused = load_image(code, &made->image);
   if (!made->image) return made->refused;
   if (!made->refused) made->refused = check_runs_on_some_device(*made->image);
@@ -405,7 +407,6 @@ MLA_EMU_EXPORT CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUl
   const std::shared_ptr<Library> found = find<Library>(lib);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (!count) return CUDA_ERROR_INVALID_VALUE;
-  if (found->refused) return found->refused;
   *count = unsigned(found->kernels.size());
   return CUDA_SUCCESS;
 }

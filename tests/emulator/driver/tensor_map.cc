@@ -15,7 +15,7 @@ using namespace mla::emu::driver;
 namespace {
 
 constexpr uint64_t kMaxDim = uint64_t{1} << 32;
-constexpr uint64_t kMaxBoxBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxBoxBytes = 228 * 1024;  // accepted on 9.0; 240 KiB is not
 constexpr uint64_t kMaxStride = uint64_t{1} << 40;
 
 struct Arguments {
