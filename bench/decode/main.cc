@@ -156,6 +156,12 @@ Work work_of(const DecodeData& data) {
 }
 
 int run(const Options& options) {
+  std::vector<Shape> shapes;
+  for (const std::string& text : options.shapes) {
+    std::string error;
+    if (!parse_shape(text, &shapes.emplace_back(), &error)) throw std::runtime_error(error);
+  }
+
   Driver driver;
   LoaderApi api;
   if (!options.driver.empty()) setenv("MLA_CUDA_DRIVER_PATH", options.driver.c_str(), 1);
@@ -173,11 +179,6 @@ int run(const Options& options) {
   mla_bundle* bundle = nullptr;
   MLA_API_CALL(api, mla_bundle_open, options.bundle.c_str(), nullptr, &bundle);
 
-  std::vector<Shape> shapes;
-  for (const std::string& text : options.shapes) {
-    std::string error;
-    if (!parse_shape(text, &shapes.emplace_back(), &error)) throw std::runtime_error(error);
-  }
   const std::string preset = !options.preset.empty() ? options.preset
                              : shapes.empty()        ? (device.cc_major == 12 ? "sm120" : "h200")
                                                      : "";
