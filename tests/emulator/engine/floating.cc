@@ -170,30 +170,31 @@ Next do_rounded(Machine& m, const Instr& in, uint32_t mask) {
   in_mode(static_cast<Round>(in.a[1]), [&] {
     for (int i = 0; i < 32; ++i) {
       volatile X a = in_value(sa[i]), b = in_value(sb[i]), c = in_value(sc[i]);
-      X v = 0;
+      volatile X t = 0;  // computed between the two changes of mode
       switch (in.a[0]) {
         case kAdd:
-          v = a + b;
+          t = a + b;
           break;
         case kSub:
-          v = a - b;
+          t = a - b;
           break;
         case kMul:
-          v = a * b;
+          t = a * b;
           break;
         case kFma:
-          v = std::fma(X(a), X(b), X(c));
+          t = std::fma(X(a), X(b), X(c));
           break;
         case kDiv:
-          v = a / b;
+          t = a / b;
           break;
         case kRcp:
-          v = X(1) / a;
+          t = X(1) / a;
           break;
         case kSqrt:
-          v = std::sqrt(X(a));
+          t = std::sqrt(X(a));
           break;
       }
+      X v = t;
       if constexpr (sizeof(X) == 8) {
         if (v != v) {
           bool three = in.a[0] == kFma;
@@ -536,7 +537,8 @@ Next do_convert(Machine& m, const Instr& in, uint32_t mask) {
         if constexpr (std::is_same_v<D, float>) {
           float f = in_mode(round, [&] {
             volatile A x = a;
-            return static_cast<float>(x);
+            volatile float y = static_cast<float>(x);
+            return static_cast<float>(y);
           });
           if (flags & kSatFlag) f = f < 0 ? 0 : f > 1 ? 1 : f;
           r[i] = to_lane<float>(f);
@@ -544,7 +546,8 @@ Next do_convert(Machine& m, const Instr& in, uint32_t mask) {
         } else {
           v = in_mode(round, [&] {
             volatile A x = a;
-            return static_cast<double>(x);
+            volatile double y = static_cast<double>(x);
+            return static_cast<double>(y);
           });
         }
       } else if constexpr (std::is_same_v<A, Half>) {
@@ -582,7 +585,8 @@ Next do_convert(Machine& m, const Instr& in, uint32_t mask) {
         if constexpr (std::is_same_v<A, double>) {
           f = in_mode(last, [&] {
             volatile double x = v;
-            return static_cast<float>(x);
+            volatile float y = static_cast<float>(x);
+            return static_cast<float>(y);
           });
         } else {
           f = static_cast<float>(v);

@@ -329,7 +329,9 @@ void Machine::start_cluster() {
       g.mask = w->live;
       w->groups.push_back(g);
       // Special registers.
-      for (const auto& [name, place] : program->specials) {
+      for (const auto& special : program->specials) {
+        const std::string& name = special.first;
+        const uint32_t place = special.second;
         uint32_t v[32];
         uint64_t wide[32] = {};
         bool is_wide = false;
