@@ -283,6 +283,72 @@ int32_t dp4a(uint32_t a, uint32_t b, int32_t c) {
   return static_cast<int32_t>(r);
 }
 
+template <class X>
+X mul24_lo(X a, X b) {
+  auto low = [](X v) -> int64_t {
+    return std::is_signed_v<X>
+               ? static_cast<int64_t>(static_cast<int32_t>(static_cast<uint32_t>(v) << 8) >> 8)
+               : static_cast<int64_t>(v & 0xffffff);
+  };
+  return static_cast<X>(low(a) * low(b));
+}
+template <class X>
+X mul24_hi(X a, X b) {
+  auto low = [](X v) -> int64_t {
+    return std::is_signed_v<X>
+               ? static_cast<int64_t>(static_cast<int32_t>(static_cast<uint32_t>(v) << 8) >> 8)
+               : static_cast<int64_t>(v & 0xffffff);
+  };
+  return static_cast<X>((low(a) * low(b)) >> 16);
+}
+template <class X>
+X mad24_lo(X a, X b, X c) {
+  return add<X>(mul24_lo(a, b), c);
+}
+int32_t mad_hi_sat(int32_t a, int32_t b, int32_t c) { return add_sat<int32_t>(mul_hi(a, b), c); }
+
+// Two 16-bit integers: a[0] 0 add, 1 min, 2 max; a[1] signed; a[2] relu.
+Next do_16x2(Machine& m, const Instr& in, uint32_t mask) {
+  const uint32_t *a = lanes<uint32_t>(m, in.o[1]), *b = lanes<uint32_t>(m, in.o[2]);
+  uint32_t r[32];
+  auto one = [&](uint32_t x, uint32_t y) -> uint32_t {
+    int32_t p = in.a[1] ? static_cast<int16_t>(x) : static_cast<int32_t>(x & 0xffff);
+    int32_t q = in.a[1] ? static_cast<int16_t>(y) : static_cast<int32_t>(y & 0xffff);
+    int32_t v = in.a[0] == 0 ? p + q : in.a[0] == 1 ? (p < q ? p : q) : (p > q ? p : q);
+    if (in.a[2] && v < 0) v = 0;
+    return static_cast<uint32_t>(v) & 0xffff;
+  };
+  for (int i = 0; i < 32; ++i) r[i] = one(a[i], b[i]) | one(a[i] >> 16, b[i] >> 16) << 16;
+  store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  return Next::kNext;
+}
+
+int32_t min_relu(int32_t a, int32_t b) { return max_of<int32_t>(min_of(a, b), 0); }
+int32_t max_relu(int32_t a, int32_t b) { return max_of<int32_t>(max_of(a, b), 0); }
+
+template <class X>
+X slct_int(X a, X b, int32_t c) {
+  return c >= 0 ? a : b;
+}
+template <class X>
+X slct_float(X a, X b, float c) {
+  return c >= 0 ? a : b;  // NaN picks b
+}
+template <class X>
+X slct_ftz(X a, X b, float c) {
+  return flush(c) >= 0 ? a : b;
+}
+
+template <bool kWrap, class X>
+X szext(X a, uint32_t width) {
+  uint32_t n = kWrap ? width & 31 : width > 32 ? 32 : width;
+  if (n == 32) return a;
+  if (n == 0) return 0;
+  uint32_t shifted = static_cast<uint32_t>(a) << (32 - n);
+  return std::is_signed_v<X> ? static_cast<X>(static_cast<int32_t>(shifted) >> (32 - n))
+                             : static_cast<X>(shifted >> (32 - n));
+}
+
 Next do_lop3(Machine& m, const Instr& in, uint32_t mask) {
   const uint32_t *a = lanes<uint32_t>(m, in.o[1]), *b = lanes<uint32_t>(m, in.o[2]),
                  *c = lanes<uint32_t>(m, in.o[3]);
@@ -598,8 +664,30 @@ bool decode_arithmetic(Decoder& d) {
     }
     bool carry = d.mod("cc");
     bool saturate = d.mod("sat");
+    bool relu = (name == "min" || name == "max") && d.mod("relu");
     T t = d.type();
     d.need(3);
+    if (t == T::kU16x2 || t == T::kS16x2) {
+      if (carry || saturate || (name != "add" && name != "min" && name != "max") ||
+          (relu && t == T::kU16x2)) {
+        d.fail(d.s.op_text + " is not supported");
+      }
+      in.fn = do_16x2;
+      in.a[0] = name == "add" ? 0 : name == "min" ? 1 : 2;
+      in.a[1] = t == T::kS16x2;
+      in.a[2] = relu;
+      in.o[0] = d.dst(0, t);
+      in.o[1] = d.src(1, t);
+      in.o[2] = d.src(2, t);
+      return true;
+    }
+    if (relu) {
+      if (t != T::kS32) d.fail(".relu needs .s32 or .s16x2");
+      in.fn = name == "min" ? Handler(alu<min_relu, int32_t, int32_t, int32_t>)
+                            : Handler(alu<max_relu, int32_t, int32_t, int32_t>);
+      for (size_t i = 0; i < 3; ++i) in.o[i] = i ? d.src(i, t) : d.dst(i, t);
+      return true;
+    }
     if (carry) {
       if (name != "add" && name != "sub") d.fail(".cc is not supported for " + name);
       bool wide = bits_of(t) == 64;
@@ -638,7 +726,63 @@ bool decode_arithmetic(Decoder& d) {
     in.o[3].present = 1;
     return true;
   }
+  if (name == "mul24" || name == "mad24") {
+    std::string part = d.one_of({"lo", "hi"});
+    T t = d.type_in({T::kU32, T::kS32});
+    bool mad = name == "mad24";
+    if (part.empty() || (mad && part == "hi")) d.fail(d.s.op_text + " is not supported");
+    d.need(mad ? 4 : 3);
+    if (mad) {
+      in.fn = MLA_PICK(t, (alu<mad24_lo<X>, X, X, X, X>));
+    } else {
+      in.fn =
+          part == "lo" ? MLA_PICK(t, (alu<mul24_lo<X>, X, X, X>)) : MLA_PICK(t, (alu<mul24_hi<X>, X, X, X>));
+    }
+    in.o[0] = d.dst(0, t);
+    for (size_t i = 1; i < d.count(); ++i) in.o[i] = d.src(i, t);
+    return true;
+  }
+  if (name == "slct") {
+    bool ftz = d.mod("ftz");
+    T t = d.type();
+    T by = d.type_in({T::kS32, T::kF32});
+    d.need(4);
+    if (ftz && by != T::kF32) d.fail(".ftz needs .f32");
+    in.fn = by == T::kS32 ? MLA_PICK_BITS(t, (alu<slct_int<X>, X, X, X, int32_t>))
+            : ftz         ? MLA_PICK_BITS(t, (alu<slct_ftz<X>, X, X, X, float>))
+                          : MLA_PICK_BITS(t, (alu<slct_float<X>, X, X, X, float>));
+    if (!in.fn) d.fail("type ." + std::string(type_name(t)) + " is not supported for slct");
+    in.o[0] = d.dst(0, t);
+    in.o[1] = d.src(1, t);
+    in.o[2] = d.src(2, t);
+    in.o[3] = d.src(3, by);
+    return true;
+  }
+  if (name == "szext") {
+    std::string mode = d.one_of({"clamp", "wrap"});
+    T t = d.type_in({T::kU32, T::kS32});
+    d.need(3);
+    if (mode.empty()) d.fail("szext needs .clamp or .wrap");
+    bool wrap = mode == "wrap";
+    in.fn = t == T::kU32 ? (wrap ? Handler(alu<szext<true, uint32_t>, uint32_t, uint32_t, uint32_t>)
+                                 : Handler(alu<szext<false, uint32_t>, uint32_t, uint32_t, uint32_t>))
+                         : (wrap ? Handler(alu<szext<true, int32_t>, int32_t, int32_t, uint32_t>)
+                                 : Handler(alu<szext<false, int32_t>, int32_t, int32_t, uint32_t>));
+    in.o[0] = d.dst(0, t);
+    in.o[1] = d.src(1, t);
+    in.o[2] = d.src(2, T::kU32);
+    return true;
+  }
   if (name == "mul" || name == "mad") {
+    if (name == "mad" && d.mod("sat")) {
+      if (!d.mod("hi")) d.fail("mad.sat needs .hi.s32");
+      d.type_in({T::kS32});
+      d.need(4);
+      in.fn = alu<mad_hi_sat, int32_t, int32_t, int32_t, int32_t>;
+      in.o[0] = d.dst(0, T::kS32);
+      for (size_t i = 1; i < 4; ++i) in.o[i] = d.src(i, T::kS32);
+      return true;
+    }
     std::string part = d.one_of({"lo", "hi", "wide"});
     if (part.empty()) return false;
     T t = d.type();

@@ -162,9 +162,9 @@ void unload_globals(const Module& module, Memory& memory);
 
 struct Checks {
   bool unwritten = true;     // reading bytes that nothing wrote, shared and global
-  bool shared_races = true;  // see "What is modelled" below
+  bool shared_races = true;  // what is modelled: docs/emulator-engine-notes.md
   bool proxy_fences = true;  // generic writes against asynchronous copies without a proxy fence
-  bool global_races = true;  // plain global accesses of different CTAs without release/acquire
+  bool global_races = true;  // plain global accesses of different warps without release/acquire
 };
 
 struct LaunchConfig {

@@ -142,6 +142,50 @@ template <bool F, bool kMax, bool kNan>
 float minmax3_32(float a, float b, float c) {
   return minmax(minmax(in32<F>(a), in32<F>(b), kMax, kNan), in32<F>(c), kMax, kNan);
 }
+// min and max by magnitude, with the sign of the product.
+template <bool F, bool kMax, bool kNan>
+float minmax_xorsign(float a, float b) {
+  uint32_t sign = (f32_bits(a) ^ f32_bits(b)) & 0x80000000;
+  float r = minmax(std::fabs(in32<F>(a)), std::fabs(in32<F>(b)), kMax, kNan);
+  return r != r ? r : f32_from(f32_bits(r) | sign);
+}
+
+enum TestKind : uint32_t { kFinite, kInfinite, kNumber, kNotANumber, kNormal, kSubnormal };
+
+// testp: a[0] TestKind.
+template <class X>
+Next do_testp(Machine& m, const Instr& in, uint32_t mask) {
+  Source<X> a(m, in.o[1]);
+  uint32_t r = 0;
+  for (int i = 0; i < 32; ++i) {
+    X x = a[i];
+    int c = std::fpclassify(x);
+    bool v = false;
+    switch (in.a[0]) {
+      case kFinite:
+        v = c != FP_NAN && c != FP_INFINITE;
+        break;
+      case kInfinite:
+        v = c == FP_INFINITE;
+        break;
+      case kNumber:
+        v = c != FP_NAN;
+        break;
+      case kNotANumber:
+        v = c == FP_NAN;
+        break;
+      case kNormal:
+        v = c == FP_NORMAL || c == FP_ZERO;  // as PTX says
+        break;
+      default:
+        v = c == FP_SUBNORMAL;
+    }
+    r |= static_cast<uint32_t>(v) << i;
+  }
+  set_predicate(m, in.o[0], r, mask);
+  return Next::kNext;
+}
+
 template <bool F>
 float neg32(float a) {
   return in32<F>(canonical(f32_from(f32_bits(a) ^ 0x80000000)));
@@ -450,9 +494,24 @@ bool decode_float(Decoder& d) {
     return true;
   }
   if (name == "min" || name == "max") {
-    bool ftz = d.mod("ftz"), nan = d.mod("NaN");
+    bool ftz = d.mod("ftz"), nan = d.mod("NaN"), xorsign = d.mod("xorsign");
+    if (xorsign && !d.mod("abs")) d.fail(".xorsign needs .abs");
     T t = d.type_in({T::kF32, T::kF64});
     bool max = name == "max";
+    if (xorsign) {
+      if (t != T::kF32) d.fail(".xorsign.abs needs .f32");
+      d.need(3);
+#define MLA_XORSIGN(f)                                                             \
+  (max ? (nan ? Handler(alu<minmax_xorsign<f, true, true>, float, float, float>)   \
+              : Handler(alu<minmax_xorsign<f, true, false>, float, float, float>)) \
+       : (nan ? Handler(alu<minmax_xorsign<f, false, true>, float, float, float>)  \
+              : Handler(alu<minmax_xorsign<f, false, false>, float, float, float>)))
+      in.fn = ftz ? MLA_XORSIGN(true) : MLA_XORSIGN(false);
+      in.o[0] = d.dst(0, t);
+      in.o[1] = d.src(1, t);
+      in.o[2] = d.src(2, t);
+      return true;
+    }
     d.need(3, 4);
     bool three = d.count() == 4;
     if (t == T::kF64) {
@@ -480,6 +539,20 @@ bool decode_float(Decoder& d) {
             : neg        ? MLA_FTZ(neg32, float, float)
                          : MLA_FTZ(abs32, float, float);
     in.o[0] = d.dst(0, t);
+    in.o[1] = d.src(1, t);
+    return true;
+  }
+  if (name == "testp") {
+    static const std::map<std::string, uint32_t> kinds = {{"finite", kFinite}, {"infinite", kInfinite},
+                                                          {"number", kNumber}, {"notanumber", kNotANumber},
+                                                          {"normal", kNormal}, {"subnormal", kSubnormal}};
+    std::string kind = d.one_of({"finite", "infinite", "number", "notanumber", "normal", "subnormal"});
+    T t = d.type_in({T::kF32, T::kF64});
+    d.need(2);
+    if (kind.empty()) d.fail(d.s.op_text + " is not supported");
+    in.fn = t == T::kF64 ? Handler(do_testp<double>) : Handler(do_testp<float>);
+    in.a[0] = kinds.at(kind);
+    in.o[0] = d.dst(0, T::kPred);
     in.o[1] = d.src(1, t);
     return true;
   }

@@ -175,6 +175,40 @@ TEST_F(Race, SharedMemoryReusedBeforeTheStoreHasRead) {
   expect_clean(body("@%p1 cp.async.bulk.wait_group.read 0;\n"));
 }
 
+TEST_F(Race, WgmmaOfOrdinaryStoresNeedsAProxyFence) {
+  e.config.block = {128, 1, 1};
+  // 64 rows of A and 8 of B, 16 bf16 each, without swizzle: all of the first 4 KiB is written.
+  auto text = [](const std::string& fence, const std::string& wait) {
+    return kernel(R"(mov.u32 %r1, %tid.x;
+  mov.u32 %r3, buffer;
+  shl.b32 %r4, %r1, 5;
+  add.u32 %r4, %r4, %r3;
+  mov.u32 %r9, 0;
+  st.shared.v4.u32 [%r4], {%r9, %r9, %r9, %r9};
+  st.shared.v4.u32 [%r4+16], {%r9, %r9, %r9, %r9};
+)" + fence + R"(
+  bar.sync 0;
+  mov.u64 %rd1, 0x0000001000080040;
+  setp.ne.u32 %p1, %r3, 0;
+  wgmma.fence.sync.aligned;
+  wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f0, %f1, %f2, %f3}, %rd1, %rd1, %p1, 1, 1, 0, 0;
+  wgmma.commit_group.sync.aligned;
+)" + wait + R"(
+  bar.sync 0;
+  st.shared.u32 [%r4], %r9;)",
+                  "", kShared, "sm_90a");
+  };
+  const std::string fence = "fence.proxy.async;", wait = "wgmma.wait_group.sync.aligned 0;";
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    e.config.seed = seed;
+    EXPECT_TRUE(
+        faults_with(e.run(text("", wait)), FaultKind::kProxy, "there is no fence.proxy.async between them"));
+    EXPECT_TRUE(faults_with(e.run(text(fence, "")), FaultKind::kRace,
+                            "races with the read by the asynchronous copy"));
+    EXPECT_TRUE(e.run(text(fence, wait)).ok()) << e.report.fault.text();
+  }
+}
+
 // ---- global memory, between CTAs: the last arriver reads what the others wrote.
 
 std::string last_arriver(const std::string& before, const std::string& atom, const std::string& after) {
