@@ -129,7 +129,7 @@ void add_float_cases(std::vector<Case>* cases) {
   };
   bounded("sin.approx.ftz.f32", 0x1p-20);
   bounded("cos.approx.ftz.f32", 0x1p-20);
-  bounded("tanh.approx.f32", 0x1p-10);
+  bounded("tanh.approx.f32", 0x1p-16);
   bounded("lg2.approx.ftz.f32", 0x1p-21);
   bounded("lg2.approx.f32", 0x1p-21);
   {

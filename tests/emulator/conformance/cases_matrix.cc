@@ -16,9 +16,9 @@ std::string list(const char* name, size_t first, size_t count) {
 
 // Relative to the largest result of the case. mma.sync adds exact products in one step and drops
 // bits far below the largest; wgmma on 8-bit floats keeps 13-14 bits of the running sum.
-constexpr double kMmaTolerance = 0x1p-18;
-constexpr double kWgmmaTolerance = 0x1p-18;
-constexpr double kWgmmaFp8Tolerance = 0x1p-10;
+constexpr double kMmaTolerance = 0x1p-21;
+constexpr double kWgmmaTolerance = 0x1p-21;
+constexpr double kWgmmaFp8Tolerance = 0x1p-13;
 
 struct Mma {
   const char* shape;

@@ -169,7 +169,7 @@ void add_sm120_cases(std::vector<Case>* cases) {
     Case& c = add(form + ", unit scales", operands("e4m3x4n", "e4m3x4n", false), four,
                   " mov.b32 r0, 0x7f7f7f7f;\n " + form + registers + ", {r0}, {0, 0}, {r0}, {0, 0};");
     c.compare = Compare::kRelative;
-    c.tolerance = 0x1p-18;
+    c.tolerance = 0x1p-21;
     c.expect = [](const Case&, const std::vector<Values>& in) {
       return multiply(in, e4m3_to_double, e4m3_to_double, false, 0, 0, 0, 0);
     };
