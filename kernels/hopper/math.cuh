@@ -1,0 +1,637 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The math warpgroups. Rows of Q are the N dimension of both products:
+//
+//   S^T = K Q^T    64 tokens x rows; group g computes every other tile (K and Q from shared memory)
+//   O^T += V^T P^T 64 columns x rows a block; each group holds half of the columns and takes P of all
+//                  tiles (V^T from registers, P from shared memory)
+//
+// so that few rows cost little, and V needs no transposed copy in shared memory: a transposed 16-bit
+// ldmatrix gives (2 tokens) x (2 columns), and byte permutes of two such registers give the fragment
+// of V^T.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "kernels/common/ptx/math.cuh"
+#include "kernels/common/ptx/mma.cuh"
+#include "kernels/common/scale.cuh"
+#include "kernels/hopper/config.cuh"
+#include "kernels/hopper/wgmma.cuh"
+
+namespace mla::hopper {
+
+// Reduces each of kCount values over the eight lanes of equal lane % 4. With every step a lane gives
+// half of its values away, so that in the end it has kCount / 8 of them (but at least one, then in
+// several lanes): value i of lane l is the one of index first_of(l) + i.
+template <int kCount, class Combine>
+__device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, const Combine& combine) {
+  int count = kCount;
+#pragma unroll
+  for (int mask = 16; mask >= 4; mask /= 2) {
+    if (count > 1) {
+      const bool upper = (lane & mask) != 0;
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i) {
+        if (i < count / 2) {
+          const float keep = upper ? v[count / 2 + i] : v[i];
+          const float give = upper ? v[i] : v[count / 2 + i];
+          v[i] = combine(keep, __shfl_xor_sync(0xffffffff, give, mask));
+        }
+      }
+      count /= 2;
+    } else {
+      v[0] = combine(v[0], __shfl_xor_sync(0xffffffff, v[0], mask));
+    }
+  }
+}
+
+struct MathWarp {
+  static constexpr int kGroups = kCtaRows / 8;                    // of eight rows, a fragment each
+  static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
+  static constexpr int kLeft = kColumns >= 8 ? kColumns / 8 : 1;  // of them after reduce_columns
+
+  const DecodeParams& params;
+  Smem& smem;
+  Smem::Group& own;
+  const int rank;   // CTA of the cluster
+  const int group;  // math group
+  const int warp;   // of the group
+  const int lane;
+  const int member;  // thread of the group
+  const int quad;    // lane % 4: rows 8 j + 2 quad + {0, 1}
+  float scale_log2;
+
+  float acc[kBlocks][kCtaRows / 2];
+  float s[kCtaRows / 2];  // scores of a tile; then the product of a block
+  float sum_quantised[kColumns];
+  float sum_exact[kColumns];
+
+  // Kept by member n for row n.
+  float reference = -INFINITY;  // of P of this group's tiles
+  float level = -INFINITY;      // highest reference so far: the group's sums are relative to it
+  float acc_level = -INFINITY;  // the same of all tiles, of the accumulators
+
+  // Tiles of this CTA so far, which stage and phase of the rings follow from.
+  uint32_t tiles_before = 0;
+  uint32_t own_messages = 0;      // P tiles of this group so far
+  uint32_t partner_messages = 0;  // of the other group
+
+  __device__ __forceinline__ MathWarp(const DecodeParams& p, Smem& sm, int r, int w, int l)
+      : params(p),
+        smem(sm),
+        own(sm.group[w / kGroupWarps]),
+        rank(r),
+        group(w / kGroupWarps),
+        warp(w % kGroupWarps),
+        lane(l),
+        member(w % kGroupWarps * 32 + l),
+        quad(l % 4) {
+    scale_log2 = load_score_scale(p);
+  }
+
+  __device__ __forceinline__ void sync_group() const {
+    ptx::named_barrier(kBarrierGroup0 + group, kGroupThreads);
+  }
+  __device__ __forceinline__ bool any_in_group(bool flag) const {
+    return ptx::named_barrier_or(kBarrierGroup0 + group, kGroupThreads, flag);
+  }
+  __device__ __forceinline__ void sync_math() const { ptx::named_barrier(kBarrierMath, kMathThreads); }
+
+  // ---- rows ------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void prepare_rows(const Item& item) {
+    const int n = thread();
+    if (n < kCtaRows) {
+      const int row = rank * kCtaRows + n;
+      int64_t q = -1, out = 0, lse = 0;
+      int bound = item.visible;
+      if (row < rows_of(rule(), params, item)) {
+        const RowPlace place = place_of(params, item, row);
+        const int64_t query = item.first_query + place.token;
+        q = query * params.q_token_stride + place.head * params.q_head_stride;
+        out = query * params.out_token_stride + place.head * params.out_head_stride;
+        lse = query * params.lse_token_stride + place.head * params.lse_head_stride;
+        bound = visible_to(params, item, place.token);
+      }
+      smem.q_offset[n] = q;
+      smem.out_offset[n] = out;
+      smem.lse_offset[n] = lse;
+      smem.bound[n] = bound;
+    }
+  }
+
+  __device__ __forceinline__ void load_q() {
+    constexpr int kChunks = kHeadDimK / 16;
+    for (int i = thread(); i < kCtaRows * kChunks; i += kMathThreads) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      const int64_t offset = smem.q_offset[row];
+      uint4 v{0, 0, 0, 0};
+      if (offset >= 0) v = *reinterpret_cast<const uint4*>(params.q + offset + chunk * 16);
+      uint8_t* dst = chunk < kPanels * 8
+                         ? smem.q.latent[chunk / 8] + row * kPanel + (((chunk % 8) ^ (row & 7)) << 4)
+                         : smem.q.rope + row * kRope + (((chunk - kPanels * 8) ^ ((row >> 1) & 3)) << 4);
+      *reinterpret_cast<uint4*>(dst) = v;
+    }
+    ptx::fence_proxy_async();
+  }
+
+  // ---- scores and P ----------------------------------------------------------------------------
+
+  __device__ __forceinline__ void scores(uint32_t tile) {
+    const uint64_t k = ptx::wgmma_descriptor<kPanel>(tile);
+    const uint64_t q = ptx::wgmma_descriptor<kPanel>(ptx::smem_addr(smem.q.latent));
+    const uint64_t k_rope = ptx::wgmma_descriptor<kRope>(tile + kPanels * kPanelBytes);
+    const uint64_t q_rope = ptx::wgmma_descriptor<kRope>(ptx::smem_addr(smem.q.rope));
+    ptx::pin(s);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < kHeadDimV / 32; ++step) {
+      const int panel = step / 4, offset = step % 4 * 32;
+      ptx::wgmma_ss(s, k + (panel * kPanelBytes + offset) / 16, q + (panel * kCtaRows * kPanel + offset) / 16,
+                    step > 0);
+    }
+#pragma unroll
+    for (int step = 0; step < kRope / 32; ++step) ptx::wgmma_ss(s, k_rope + step * 2, q_rope + step * 2, 1);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+#pragma unroll
+    for (int i = 0; i < kCtaRows / 2; ++i) s[i] *= scale_log2;
+  }
+
+  // Gives hidden scores -inf. This thread's are tokens warp * 16 + lane / 4 + {0, 8}.
+  __device__ __forceinline__ void mask(int tile_begin, uint32_t bad) {
+    const int chunk_log2 = params.box_tokens_log2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int in_tile = warp * 16 + lane / 4 + h * 8;
+      const bool hidden = (bad >> (in_tile >> chunk_log2)) & 1;
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[8 * j + 2 * quad]);
+        if (hidden || tile_begin + in_tile >= bound.x) s[4 * j + 2 * h] = -INFINITY;
+        if (hidden || tile_begin + in_tile >= bound.y) s[4 * j + 2 * h + 1] = -INFINITY;
+      }
+    }
+  }
+
+  // Leaves the scores below `own.threshold`, of the second part of a tile.
+  __device__ __forceinline__ void keep_low() {
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 limit = *reinterpret_cast<const float2*>(&own.threshold[8 * j + 2 * quad]);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (!(s[4 * j + 2 * h] < limit.x)) s[4 * j + 2 * h] = -INFINITY;
+        if (!(s[4 * j + 2 * h + 1] < limit.y)) s[4 * j + 2 * h + 1] = -INFINITY;
+      }
+    }
+  }
+
+  // Maximum of each row over the tile, in own.warp_max, a part for each warp.
+  __device__ __forceinline__ void store_maxima() {
+    float m[kColumns];
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      m[2 * j] = fmaxf(s[4 * j], s[4 * j + 2]);
+      m[2 * j + 1] = fmaxf(s[4 * j + 1], s[4 * j + 3]);
+    }
+    reduce_columns(m, lane, [](float a, float b) { return fmaxf(a, b); });
+    store_reduced(own.warp_max[warp], m);
+  }
+
+  // First of the kLeft values of reduce_columns that this lane has.
+  __device__ __forceinline__ int first_left() const {
+    const int g = lane / 4;  // bits 2, 1, 0 chose the upper half in turn
+    return kColumns >= 8 ? g * kLeft : g * kColumns / 8;
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void store_reduced(float (&to)[kCtaRows], const float (&v)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) {
+      const int column = first_left() + i;
+      to[column / 2 * 8 + quad * 2 + column % 2] = v[i];
+    }
+  }
+
+  // Computes P of one of this group's tiles, or its second part, and sends it to both groups.
+  __device__ __forceinline__ void produce(const Item& item, int tile_in_piece, uint32_t stage, bool second) {
+    scores(ptx::smem_addr(&smem.kv[stage]));
+    const int tile = item.first_tile + tile_in_piece;
+    const int tile_begin = tile * kTileTokens;
+    const uint32_t bad = smem.bad_chunks[stage];
+    if (bad != 0 || tile_begin + kTileTokens > item.visible_first) mask(tile_begin, bad);
+    if (second) keep_low();
+    store_maxima();
+    sync_group();
+
+    const uint32_t buffer = own_messages % kPStages;
+    Smem::Message& message = smem.messages[group][buffer];
+    const uint32_t p_empty = ptx::smem_addr(&smem.p_empty[group][buffer]);
+    ptx::mbarrier_wait(p_empty, (own_messages / kPStages & 1) ^ 1);
+    bool raised = false, rules = false;
+    if (member < kCtaRows) {
+      float max = own.warp_max[0][member];
+#pragma unroll
+      for (int w = 1; w < kGroupWarps; ++w) max = fmaxf(max, own.warp_max[w][member]);
+      float chosen = max;
+      if (!second) {
+        // The reference follows the tiles' maxima, downwards only when it pays.
+        if (max <= reference && max >= reference - kFall) chosen = reference;
+        rules = max > -INFINITY && (tile == 0 || max > level + kFall);
+        if (max == -INFINITY) chosen = reference;
+        reference = chosen;
+        own.threshold[member] = max - kSpread;
+      }
+      const float new_level = fmaxf(level, chosen);
+      raised = new_level > level;
+      own.raise[member] = raised ? ptx::ex2(level - new_level) : 1.f;
+      level = new_level;
+      const bool none = chosen == -INFINITY;
+      own.scaling[member] =
+          float2{kLog2PMax - (none ? 0.f : chosen), none ? 0.f : ptx::ex2(chosen - new_level)};
+      message.reference[member] = chosen;
+    }
+    bool more = false;
+    if (any_in_group(raised || rules)) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const float2 factor = *reinterpret_cast<const float2*>(&own.raise[8 * j + 2 * quad]);
+        sum_quantised[2 * j] *= factor.x;
+        sum_quantised[2 * j + 1] *= factor.y;
+        sum_exact[2 * j] *= factor.x;
+        sum_exact[2 * j + 1] *= factor.y;
+      }
+      if (any_in_group(rules)) {  // only if there are tokens that it would save
+        const auto each_low = [&](const auto& body) {
+#pragma unroll
+          for (int j = 0; j < kGroups; ++j) {
+            const float2 limit = *reinterpret_cast<const float2*>(&own.threshold[8 * j + 2 * quad]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              if (s[4 * j + i] < (i % 2 == 0 ? limit.x : limit.y)) body(s[4 * j + i]);
+            }
+          }
+        };
+        bool low = false;
+        each_low([&](float& score) { low |= score > -INFINITY; });
+        more = any_in_group(low);
+        if (more) each_low([](float& score) { score = -INFINITY; });
+      }
+    }
+    if (member == 0) message.more = more;
+    store_p(ptx::smem_addr(smem.p[group][buffer]));
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[group][buffer]));
+  }
+
+  // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
+  __device__ __forceinline__ void store_p(uint32_t p) {
+    uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const float4 scaling = *reinterpret_cast<const float4*>(&own.scaling[8 * j + 2 * quad]);
+      const float shift[2] = {scaling.x, scaling.z}, weight[2] = {scaling.y, scaling.w};
+      uint32_t halves[2];
+      uint16_t pairs[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float a = ptx::ex2(s[4 * j + e] + shift[e]), b = ptx::ex2(s[4 * j + 2 + e] + shift[e]);
+        sum_exact[2 * j + e] = fmaf(a + b, weight[e], sum_exact[2 * j + e]);
+        pairs[e] = ptx::cvt_e4m3x2(a, b);
+        halves[e] = ptx::cvt_f16x2_from_e4m3x2(pairs[e]);
+      }
+      const uint32_t low = __byte_perm(halves[0], halves[1], 0x5410),
+                     high = __byte_perm(halves[0], halves[1], 0x7632);
+      const float2 both = __half22float2(
+          __hadd2(*reinterpret_cast<const __half2*>(&low), *reinterpret_cast<const __half2*>(&high)));
+      sum_quantised[2 * j] = fmaf(both.x, weight[0], sum_quantised[2 * j]);
+      sum_quantised[2 * j + 1] = fmaf(both.y, weight[1], sum_quantised[2 * j + 1]);
+      words[j] = pairs[0] | static_cast<uint32_t>(pairs[1]) << 16;
+    }
+    // Lane l gives the address of row l % 8 of fragment l / 8.
+    const int row = lane;
+    const uint32_t dst = p + row * kTileTokens + ((warp ^ ((row >> 1) & 3)) << 4);
+    if constexpr (kGroups == 2) {
+      const int r = lane & 15;
+      ptx::stmatrix_x2_trans(p + r * kTileTokens + ((warp ^ ((r >> 1) & 3)) << 4), words[0], words[1]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kGroups; j += 4) {
+        ptx::stmatrix_x4_trans(dst + j * 8 * kTileTokens, words[j], words[j + 1], words[j + 2], words[j + 3]);
+      }
+    }
+  }
+
+  // ---- O ---------------------------------------------------------------------------------------
+
+  // Bytes of a fragment word (tokens base + {0, 8, 1, 9}) that anyone may see: 0 times a NaN of the
+  // last page's tail would not be 0.
+  __device__ __forceinline__ uint32_t visible_bytes(int base, int visible_in_tile) const {
+    uint32_t bytes = 0;
+    if (base < visible_in_tile) bytes |= 0x000000ffu;
+    if (base + 8 < visible_in_tile) bytes |= 0x0000ff00u;
+    if (base + 1 < visible_in_tile) bytes |= 0x00ff0000u;
+    if (base + 9 < visible_in_tile) bytes |= 0xff000000u;
+    return bytes;
+  }
+
+  // V^T of a block of 64 columns by 32 tokens. `row` is the address of token lane; row r of the
+  // fragment is column 2 r, row r + 8 column 2 r + 1.
+  __device__ __forceinline__ void load_v(uint32_t (&a)[4], uint32_t row, int block, int step) const {
+    const int column = group * kGroupColumns + block * 64;
+    const uint32_t chunk = column % kPanel / 16 + warp;
+    uint32_t r[4];
+    ptx::ldmatrix_x4_trans(
+        r, row + column / kPanel * kPanelBytes + step * 32 * kPanel + ((chunk ^ (lane & 7)) << 4));
+    a[0] = __byte_perm(r[0], r[1], 0x6240);
+    a[1] = __byte_perm(r[0], r[1], 0x7351);
+    a[2] = __byte_perm(r[2], r[3], 0x6240);
+    a[3] = __byte_perm(r[2], r[3], 0x7351);
+  }
+
+  __device__ __forceinline__ void multiply(uint32_t tile_addr, uint32_t p, const float (&fold)[kCtaRows],
+                                           int visible_in_tile) {
+    const bool masked = visible_in_tile < kTileTokens;
+    const uint64_t b = ptx::wgmma_descriptor<kTileTokens>(p);
+    const uint32_t row = tile_addr + lane * kPanel;
+    uint32_t a[2][2][4];
+    const auto load = [&](int block) {
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+        auto& f = a[block % 2][step];
+        load_v(f, row, block, step);
+        if (masked) {
+          const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
+          const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
+          f[0] &= low;
+          f[1] &= low;
+          f[2] &= high;
+          f[3] &= high;
+        }
+      }
+    };
+    load(0);
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      ptx::pin(s);
+      ptx::wgmma_fence();
+      ptx::wgmma_rs(s, a[block % 2][0], b, 0);
+      ptx::wgmma_rs(s, a[block % 2][1], b + 2, 1);
+      ptx::wgmma_commit();
+      if (block + 1 < kBlocks) load(block + 1);
+      ptx::wgmma_wait<0>();
+      ptx::pin(s);
+      // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float.
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const float2 weight = *reinterpret_cast<const float2*>(&fold[8 * j + 2 * quad]);
+        acc[block][4 * j] = fmaf(s[4 * j], weight.x, acc[block][4 * j]);
+        acc[block][4 * j + 1] = fmaf(s[4 * j + 1], weight.y, acc[block][4 * j + 1]);
+        acc[block][4 * j + 2] = fmaf(s[4 * j + 2], weight.x, acc[block][4 * j + 2]);
+        acc[block][4 * j + 3] = fmaf(s[4 * j + 3], weight.y, acc[block][4 * j + 3]);
+      }
+    }
+  }
+
+  // Takes the next P tile of this group or the other one. Returns whether the tile has a second part.
+  __device__ __forceinline__ bool consume(const Item& item, bool is_own, int tile_in_piece, uint32_t stage) {
+    const int from = is_own ? group : group ^ 1;
+    const uint32_t number = is_own ? own_messages : partner_messages;
+    const uint32_t buffer = number % kPStages;
+    const Smem::Message& message = smem.messages[from][buffer];
+    // Two tables in turn: a slow warp may still read that of the tile before.
+    const uint32_t table = (own_messages + partner_messages) % 2;
+    ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[from][buffer]), number / kPStages & 1);
+    bool raised = false;
+    if (member < kCtaRows) {
+      const float p_reference = message.reference[member];
+      const float new_level = fmaxf(acc_level, p_reference);
+      raised = new_level > acc_level;
+      own.rescale[table][member] = raised ? ptx::ex2(acc_level - new_level) : 1.f;
+      own.fold[table][member] = p_reference == -INFINITY ? 0.f : ptx::ex2(p_reference - new_level);
+      acc_level = new_level;
+    }
+    const bool more = message.more != 0;
+    if (any_in_group(raised)) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const float2 factor = *reinterpret_cast<const float2*>(&own.rescale[table][8 * j + 2 * quad]);
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+          acc[block][4 * j] *= factor.x;
+          acc[block][4 * j + 1] *= factor.y;
+          acc[block][4 * j + 2] *= factor.x;
+          acc[block][4 * j + 3] *= factor.y;
+        }
+      }
+    }
+    const int visible_in_tile = item.visible - (item.first_tile + tile_in_piece) * kTileTokens;
+    multiply(ptx::smem_addr(&smem.kv[stage]), ptx::smem_addr(smem.p[from][buffer]), own.fold[table],
+             visible_in_tile);
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[from][buffer]));
+    own_messages += is_own;
+    partner_messages += !is_own;
+    return more;
+  }
+
+  // ---- items -----------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int i = 0; i < kCtaRows / 2; ++i) acc[block][i] = 0.f;
+    }
+  }
+
+  // Waits for the tile of the given number in this piece of an item; its stage.
+  __device__ __forceinline__ uint32_t wait_tile(int tile) const {
+    const uint32_t number = tiles_before + tile;
+    const uint32_t stage = number % kStages;
+    ptx::mbarrier_wait(ptx::smem_addr(&smem.full[stage]), number / kStages & 1);
+    return stage;
+  }
+
+  __device__ __forceinline__ void release(uint32_t stage) const {
+    __syncwarp();
+    const uint32_t empty = ptx::smem_addr(&smem.empty[stage]);
+    if constexpr (kClusterSize > 1) {
+      if (lane < kClusterSize) ptx::mbarrier_arrive_remote(ptx::mapa(empty, lane));
+    } else {
+      if (lane == 0) ptx::mbarrier_arrive(empty);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    for (ItemReader items(smem.queue, lane); items.next();) {
+      const Item& item = items.item();
+      sync_math();  // the item before is done with the rows
+      prepare_rows(item);
+      sync_math();
+      if (item.tiles > 0) load_q();
+      clear();
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) sum_quantised[i] = sum_exact[i] = 0.f;
+      reference = level = acc_level = -INFINITY;
+      sync_math();
+
+      // Own tile, other group's tile, own tile, ... One copy of each step's code: registers are short.
+      const int count = item.last_tile - item.first_tile;
+      int tile = group;  // within the piece
+      bool second = false;
+      for (int left = count; left > 0;) {
+        if (tile >= count) {  // the last pair lacks the other tile
+          tile ^= 1;
+          continue;
+        }
+        const uint32_t stage = wait_tile(tile);
+        const bool is_own = tile % kMathGroups == group;
+        if (is_own) produce(item, tile, stage, second);
+        second = consume(item, is_own, tile, stage) && !second;
+        if (second) continue;
+        release(stage);
+        --left;
+        tile = is_own ? tile ^ 1 : (tile & ~1) + kMathGroups + group;
+      }
+      tiles_before += count;
+      finish_sums();
+      const bool last = item.tiles == 0 || item.whole() ||
+                        merge_item<Layout>(rule(), params, *this, smem.splits, smem.queue.line, item,
+                                           static_cast<int>(ptx::clusterid_x()), rank);
+      if (last) write_output(item);
+    }
+  }
+
+  // The totals of every row over both groups, in smem.totals.
+  __device__ __forceinline__ void finish_sums() {
+    const auto add = [](float a, float b) { return a + b; };
+    reduce_columns(sum_quantised, lane, add);
+    reduce_columns(sum_exact, lane, add);
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) {
+      const int column = first_left() + i;
+      own.warp_sum[warp][column / 2 * 8 + quad * 2 + column % 2] = float2{sum_quantised[i], sum_exact[i]};
+    }
+    if (member < kCtaRows) own.level[member] = level;
+    sync_math();
+    const int n = thread();
+    if (n < kCtaRows) {
+      const float top = fmaxf(smem.group[0].level[n], smem.group[1].level[n]);
+      RowTotal total{top, 0.f, 0.f, 0.f};
+#pragma unroll
+      for (int g = 0; g < kMathGroups; ++g) {
+        const float weight = top == -INFINITY ? 1.f : ptx::ex2(smem.group[g].level[n] - top);
+#pragma unroll
+        for (int w = 0; w < kGroupWarps; ++w) {
+          total.quantised_sum += smem.group[g].warp_sum[w][n].x * weight;
+          total.exact_sum += smem.group[g].warp_sum[w][n].y * weight;
+        }
+      }
+      smem.totals[n] = total;
+    }
+    sync_math();
+  }
+
+  __device__ __forceinline__ void write_output(const Item& item) {
+    const int n = thread();
+    if (n < kCtaRows) {
+      const RowTotal total = smem.totals[n];
+      // No token at all; a NaN among the scores leaves the maximum alone, but not the sums.
+      const bool empty = total.reference == -INFINITY && total.exact_sum == 0.f;
+      smem.scale[n] = empty ? 0.f : __fdividef(load_kv_scale(params), total.quantised_sum);
+      if (params.lse != 0 && smem.q_offset[n] >= 0) {
+        constexpr float kLn2 = 0.6931471805599453f;
+        reinterpret_cast<float*>(params.lse)[smem.lse_offset[n]] =
+            empty ? -INFINITY : kLn2 * (total.reference - kLog2PMax + ptx::lg2(total.exact_sum));
+      }
+    }
+    sync_math();
+    const int column = group * kGroupColumns + warp * 16 + lane / 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int row = 8 * j + 2 * quad + e;
+        if (smem.q_offset[row] < 0) continue;
+        const float scale = smem.scale[row];
+        uint8_t* dst =
+            reinterpret_cast<uint8_t*>(params.out + smem.out_offset[row]) + column * sizeof(uint16_t);
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+          *reinterpret_cast<uint32_t*>(dst + block * 64 * sizeof(uint16_t)) =
+              ptx::cvt_bf16x2(acc[block][4 * j + e] * scale, acc[block][4 * j + 2 + e] * scale);
+        }
+      }
+    }
+  }
+
+  // ---- split items (merge_item) ------------------------------------------------------------------
+
+  __device__ __forceinline__ void sync() const { sync_math(); }
+  __device__ __forceinline__ int thread() const { return group * kGroupThreads + member; }
+
+  __device__ __forceinline__ void store_partial(int slot) const {
+    const int n = thread();
+    float4* dst = Layout::acc(params, slot, rank) + n;
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const auto& a = acc[block];
+        dst[(block * kGroups + j) * kMathThreads] =
+            float4{a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3]};
+      }
+    }
+    if (n < kCtaRows) {
+      const RowTotal total = smem.totals[n];
+      Layout::row_state(params, slot, rank)[n] =
+          float4{total.reference, total.quantised_sum, total.exact_sum, 0.f};
+    }
+  }
+
+  template <class Slots>
+  __device__ __forceinline__ void load_merged(const Slots& slots) {
+    clear();
+    const int n = thread();
+    float top = -INFINITY;
+    if (member < kCtaRows) {
+      for (int i = 0; i < slots.count; ++i) {
+        top = fmaxf(top, __ldcg(&Layout::row_state(params, slots[i], rank)[member].x));
+      }
+    }
+    RowTotal total{top, 0.f, 0.f, 0.f};
+    for (int i = 0; i < slots.count; ++i) {
+      if (member < kCtaRows) {
+        const float4 state = __ldcg(&Layout::row_state(params, slots[i], rank)[member]);
+        const float weight = top == -INFINITY ? 1.f : ptx::ex2(state.x - top);
+        total.quantised_sum += state.y * weight;
+        total.exact_sum += state.z * weight;
+        own.fold[i % 2][member] = weight;
+      }
+      sync_group();  // two tables in turn, so that one barrier is enough
+      const float* weights = own.fold[i % 2];
+      const float4* src = Layout::acc(params, slots[i], rank) + n;
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+        for (int j = 0; j < kGroups; ++j) {
+          const float4 f = __ldcg(&src[(block * kGroups + j) * kMathThreads]);
+          const float2 weight = *reinterpret_cast<const float2*>(&weights[8 * j + 2 * quad]);
+          acc[block][4 * j] = fmaf(f.x, weight.x, acc[block][4 * j]);
+          acc[block][4 * j + 1] = fmaf(f.y, weight.y, acc[block][4 * j + 1]);
+          acc[block][4 * j + 2] = fmaf(f.z, weight.x, acc[block][4 * j + 2]);
+          acc[block][4 * j + 3] = fmaf(f.w, weight.y, acc[block][4 * j + 3]);
+        }
+      }
+    }
+    if (n < kCtaRows) smem.totals[n] = total;
+    sync_math();
+  }
+};
+
+}  // namespace mla::hopper
