@@ -72,6 +72,10 @@ inline constexpr int kBlocks = kGroupColumns / 64;
 
 // P is scaled so that the row's reference becomes the largest e4m3 value.
 inline constexpr float kLog2PMax = 8.807354922057604f;  // log2(448)
+// Sums and accumulators are relative to a level that moves when a reference is this far above it (log2);
+// kNoLevel: no token yet, finite so that differences are.
+inline constexpr float kHeadroom = 32.f;
+inline constexpr float kNoLevel = -1e30f;
 // A reference that lies this far above a tile's maximum falls to it.
 inline constexpr float kFall = 4.f;
 // Tokens further below the maximum of their tile than this are multiplied by themselves where a single
@@ -100,16 +104,25 @@ struct Smem {
     int32_t more;               // the tile has a second part
   } messages[kMathGroups][kPStages];
 
+  // What a group knows of a row so far, in log2. Thread n of the group keeps it for row n.
+  struct alignas(16) RowLevels {
+    float reference;  // of P
+    float highest;    // maximum of the group's tiles
+    float level;      // the group's exact sums are relative to it
+    float acc_level;  // accumulators and quantised sums are
+  };
+
   // A group's own, by row.
   struct Group {
+    RowLevels rows[kCtaRows];
     alignas(16) float warp_max[kGroupWarps][kCtaRows];
-    alignas(16) float2 scaling[kCtaRows];                // {shift of scores, weight of the tile's sums}
-    alignas(16) float raise[kCtaRows];                   // factor of the sums so far
-    alignas(16) float threshold[kCtaRows];               // scores below it are left to the second part
-    alignas(16) float fold[2][kCtaRows];                 // weight of a P tile's product
-    alignas(16) float rescale[2][kCtaRows];              // factor of the accumulators so far
-    alignas(16) float2 warp_sum[kGroupWarps][kCtaRows];  // {quantised, exact}
-    float level[kCtaRows];                               // log2 that the group's sums are relative to
+    alignas(16) float2 scaling[kCtaRows];      // {shift of scores, weight of the tile's sums}
+    alignas(16) float raise[kCtaRows];         // factor of the sums so far
+    alignas(16) float threshold[kCtaRows];     // scores below it are left to the second part
+    alignas(16) float fold[2][kCtaRows];       // weight of a P tile's product
+    alignas(16) float rescale[2][kCtaRows];    // factor of the accumulators so far
+    float warp_sum[kGroupWarps][kCtaRows];     // exact, relative to rows[].level
+    alignas(8) float sum_quantised[kCtaRows];  // relative to rows[].acc_level
   } group[kMathGroups];
   alignas(16) float scale[kCtaRows];    // of the output
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees

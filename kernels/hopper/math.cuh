@@ -11,8 +11,6 @@
 // of V^T.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "kernels/common/ptx/math.cuh"
 #include "kernels/common/ptx/mma.cuh"
 #include "kernels/common/scale.cuh"
@@ -60,17 +58,14 @@ struct MathWarp {
   const int lane;
   const int member;  // thread of the group
   const int quad;    // lane % 4: rows 8 j + 2 quad + {0, 1}
-  float scale_log2;
+  float scale;       // of raw scores to log2; positive (a negative one is in the sign of Q)
+  uint32_t q_sign = 0;
 
   float acc[kBlocks][kCtaRows / 2];
-  float s[kCtaRows / 2];  // scores of a tile; then the product of a block
-  float sum_quantised[kColumns];
-  float sum_exact[kColumns];
-
-  // Kept by member n for row n.
-  float reference = -INFINITY;  // of P of this group's tiles
-  float level = -INFINITY;      // highest reference so far: the group's sums are relative to it
-  float acc_level = -INFINITY;  // the same of all tiles, of the accumulators
+  float s[kCtaRows / 2];      // scores of a tile; then the product of a block
+  float sum_exact[kColumns];  // of P, relative to rows[].level; parts of rows 8 j + 2 quad + {0, 1}
+  float sum_quantised[2];  // of this group's P as quantised, relative to rows[].acc_level; rows 8 (lane / 4)
+                           // + ...
 
   // Tiles of this CTA so far, which stage and phase of the rings follow from.
   uint32_t tiles_before = 0;
@@ -87,7 +82,12 @@ struct MathWarp {
         lane(l),
         member(w % kGroupWarps * 32 + l),
         quad(l % 4) {
-    scale_log2 = load_score_scale(p);
+    scale = load_score_scale(p);
+    if (scale < 0) {
+      scale = -scale;
+      q_sign = 0x80808080;
+    }
+    if (scale == 0) scale = 0x1p-126f;  // so that a masked score, -inf, stays what it is
   }
 
   __device__ __forceinline__ void sync_group() const {
@@ -128,6 +128,7 @@ struct MathWarp {
       const int64_t offset = smem.q_offset[row];
       uint4 v{0, 0, 0, 0};
       if (offset >= 0) v = *reinterpret_cast<const uint4*>(params.q + offset + chunk * 16);
+      v = uint4{v.x ^ q_sign, v.y ^ q_sign, v.z ^ q_sign, v.w ^ q_sign};
       uint8_t* dst = chunk < kPanels * 8
                          ? smem.q.latent[chunk / 8] + row * kPanel + (((chunk % 8) ^ (row & 7)) << 4)
                          : smem.q.rope + row * kRope + (((chunk - kPanels * 8) ^ ((row >> 1) & 3)) << 4);
@@ -136,28 +137,34 @@ struct MathWarp {
     ptx::fence_proxy_async();
   }
 
+  // What sums and accumulators are relative to (log2) need not be the maximum: float has exponents
+  // enough, and what does not move costs nothing. The first reference stays until one is far above it.
+  static __device__ __forceinline__ float follow(float level, float reference) {
+    const bool first = level == kNoLevel && reference > -INFINITY;
+    return first || reference > level + kHeadroom ? reference : level;
+  }
+
   // ---- scores and P ----------------------------------------------------------------------------
 
   __device__ __forceinline__ void scores(uint32_t tile) {
-    const uint64_t k = ptx::wgmma_descriptor<kPanel>(tile);
-    const uint64_t q = ptx::wgmma_descriptor<kPanel>(ptx::smem_addr(smem.q.latent));
-    const uint64_t k_rope = ptx::wgmma_descriptor<kRope>(tile + kPanels * kPanelBytes);
-    const uint64_t q_rope = ptx::wgmma_descriptor<kRope>(ptx::smem_addr(smem.q.rope));
+    const uint32_t k = __shfl_sync(0xffffffff, ptx::wgmma_address(tile), 0);  // uniform
+    const uint32_t q = ptx::wgmma_address(ptx::smem_addr(smem.q.latent));
     ptx::pin(s);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kHeadDimV / 32; ++step) {
       const int panel = step / 4, offset = step % 4 * 32;
-      ptx::wgmma_ss(s, k + (panel * kPanelBytes + offset) / 16, q + (panel * kCtaRows * kPanel + offset) / 16,
-                    step > 0);
+      ptx::wgmma_ss<kPanel>(s, k + (panel * kPanelBytes + offset) / 16,
+                            q + (panel * kCtaRows * kPanel + offset) / 16, step > 0);
     }
 #pragma unroll
-    for (int step = 0; step < kRope / 32; ++step) ptx::wgmma_ss(s, k_rope + step * 2, q_rope + step * 2, 1);
+    for (int step = 0; step < kRope / 32; ++step) {
+      ptx::wgmma_ss<kRope>(s, k + kPanels * kPanelBytes / 16 + step * 2,
+                           q + kPanels * kCtaRows * kPanel / 16 + step * 2, 1);
+    }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-#pragma unroll
-    for (int i = 0; i < kCtaRows / 2; ++i) s[i] *= scale_log2;
   }
 
   // Gives hidden scores -inf. This thread's are tokens warp * 16 + lane / 4 + {0, 8}.
@@ -233,25 +240,28 @@ struct MathWarp {
     ptx::mbarrier_wait(p_empty, (own_messages / kPStages & 1) ^ 1);
     bool raised = false, rules = false;
     if (member < kCtaRows) {
-      float max = own.warp_max[0][member];
+      float raw = own.warp_max[0][member];
 #pragma unroll
-      for (int w = 1; w < kGroupWarps; ++w) max = fmaxf(max, own.warp_max[w][member]);
+      for (int w = 1; w < kGroupWarps; ++w) raw = fmaxf(raw, own.warp_max[w][member]);
+      const float max = raw * scale;
+      Smem::RowLevels row = own.rows[member];
       float chosen = max;
       if (!second) {
         // The reference follows the tiles' maxima, downwards only when it pays.
-        if (max <= reference && max >= reference - kFall) chosen = reference;
-        rules = max > -INFINITY && (tile == 0 || max > level + kFall);
-        if (max == -INFINITY) chosen = reference;
-        reference = chosen;
-        own.threshold[member] = max - kSpread;
+        if (max == -INFINITY || (max <= row.reference && max >= row.reference - kFall))
+          chosen = row.reference;
+        rules = max > -INFINITY && (tile == 0 || max > row.highest + kFall);
+        row.highest = fmaxf(row.highest, max);
+        row.reference = chosen;
+        own.threshold[member] = raw - kSpread / scale;
       }
-      const float new_level = fmaxf(level, chosen);
-      raised = new_level > level;
-      own.raise[member] = raised ? ptx::ex2(level - new_level) : 1.f;
-      level = new_level;
+      const float level = follow(row.level, chosen);
+      raised = level != row.level;
+      own.raise[member] = ptx::ex2(row.level - level);
+      row.level = level;
+      own.rows[member] = row;
       const bool none = chosen == -INFINITY;
-      own.scaling[member] =
-          float2{kLog2PMax - (none ? 0.f : chosen), none ? 0.f : ptx::ex2(chosen - new_level)};
+      own.scaling[member] = float2{kLog2PMax - (none ? 0.f : chosen), none ? 0.f : ptx::ex2(chosen - level)};
       message.reference[member] = chosen;
     }
     bool more = false;
@@ -259,8 +269,6 @@ struct MathWarp {
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
         const float2 factor = *reinterpret_cast<const float2*>(&own.raise[8 * j + 2 * quad]);
-        sum_quantised[2 * j] *= factor.x;
-        sum_quantised[2 * j + 1] *= factor.y;
         sum_exact[2 * j] *= factor.x;
         sum_exact[2 * j + 1] *= factor.y;
       }
@@ -295,21 +303,14 @@ struct MathWarp {
     for (int j = 0; j < kGroups; ++j) {
       const float4 scaling = *reinterpret_cast<const float4*>(&own.scaling[8 * j + 2 * quad]);
       const float shift[2] = {scaling.x, scaling.z}, weight[2] = {scaling.y, scaling.w};
-      uint32_t halves[2];
       uint16_t pairs[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float a = ptx::ex2(s[4 * j + e] + shift[e]), b = ptx::ex2(s[4 * j + 2 + e] + shift[e]);
+        const float a = ptx::ex2(fmaf(s[4 * j + e], scale, shift[e])),
+                    b = ptx::ex2(fmaf(s[4 * j + 2 + e], scale, shift[e]));
         sum_exact[2 * j + e] = fmaf(a + b, weight[e], sum_exact[2 * j + e]);
         pairs[e] = ptx::cvt_e4m3x2(a, b);
-        halves[e] = ptx::cvt_f16x2_from_e4m3x2(pairs[e]);
       }
-      const uint32_t low = __byte_perm(halves[0], halves[1], 0x5410),
-                     high = __byte_perm(halves[0], halves[1], 0x7632);
-      const float2 both = __half22float2(
-          __hadd2(*reinterpret_cast<const __half2*>(&low), *reinterpret_cast<const __half2*>(&high)));
-      sum_quantised[2 * j] = fmaf(both.x, weight[0], sum_quantised[2 * j]);
-      sum_quantised[2 * j + 1] = fmaf(both.y, weight[1], sum_quantised[2 * j + 1]);
       words[j] = pairs[0] | static_cast<uint32_t>(pairs[1]) << 16;
     }
     // Lane l gives the address of row l % 8 of fragment l / 8.
@@ -353,10 +354,11 @@ struct MathWarp {
     a[3] = __byte_perm(r[2], r[3], 0x7351);
   }
 
+  // kMasked: some of the tile's tokens are hidden from all.
+  template <bool kMasked>
   __device__ __forceinline__ void multiply(uint32_t tile_addr, uint32_t p, const float (&fold)[kCtaRows],
                                            int visible_in_tile) {
-    const bool masked = visible_in_tile < kTileTokens;
-    const uint64_t b = ptx::wgmma_descriptor<kTileTokens>(p);
+    const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);  // uniform
     const uint32_t row = tile_addr + lane * kPanel;
     uint32_t a[2][2][4];
     const auto load = [&](int block) {
@@ -364,7 +366,7 @@ struct MathWarp {
       for (int step = 0; step < 2; ++step) {
         auto& f = a[block % 2][step];
         load_v(f, row, block, step);
-        if (masked) {
+        if constexpr (kMasked) {
           const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
           const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
           f[0] &= low;
@@ -374,25 +376,90 @@ struct MathWarp {
         }
       }
     };
-    load(0);
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      ptx::pin(s);
-      ptx::wgmma_fence();
-      ptx::wgmma_rs(s, a[block % 2][0], b, 0);
-      ptx::wgmma_rs(s, a[block % 2][1], b + 2, 1);
-      ptx::wgmma_commit();
-      if (block + 1 < kBlocks) load(block + 1);
-      ptx::wgmma_wait<0>();
-      ptx::pin(s);
-      // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float.
+    // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float.
+    const auto add = [&](int block, const float(&product)[kCtaRows / 2]) {
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
         const float2 weight = *reinterpret_cast<const float2*>(&fold[8 * j + 2 * quad]);
-        acc[block][4 * j] = fmaf(s[4 * j], weight.x, acc[block][4 * j]);
-        acc[block][4 * j + 1] = fmaf(s[4 * j + 1], weight.y, acc[block][4 * j + 1]);
-        acc[block][4 * j + 2] = fmaf(s[4 * j + 2], weight.x, acc[block][4 * j + 2]);
-        acc[block][4 * j + 3] = fmaf(s[4 * j + 3], weight.y, acc[block][4 * j + 3]);
+        acc[block][4 * j] = fmaf(product[4 * j], weight.x, acc[block][4 * j]);
+        acc[block][4 * j + 1] = fmaf(product[4 * j + 1], weight.y, acc[block][4 * j + 1]);
+        acc[block][4 * j + 2] = fmaf(product[4 * j + 2], weight.x, acc[block][4 * j + 2]);
+        acc[block][4 * j + 3] = fmaf(product[4 * j + 3], weight.y, acc[block][4 * j + 3]);
+      }
+    };
+    const auto issue = [&](int block, float(&product)[kCtaRows / 2]) {
+      ptx::pin(product);
+      ptx::wgmma_fence();
+      ptx::wgmma_rs<kTileTokens>(product, a[block % 2][0], b, 0);
+      ptx::wgmma_rs<kTileTokens>(product, a[block % 2][1], b + 2, 1);
+      ptx::wgmma_commit();
+    };
+    load(0);
+    if constexpr (kCtaRows < 64) {  // registers for two products: one is added while the next is computed
+      float other[kCtaRows / 2];
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        auto& product = block % 2 == 0 ? s : other;
+        issue(block, product);
+        if (block > 0) {
+          auto& before = block % 2 == 0 ? other : s;
+          ptx::wgmma_wait<1>();
+          ptx::pin(before);
+          add(block - 1, before);
+        }
+        if (block + 1 < kBlocks) load(block + 1);
+      }
+      ptx::wgmma_wait<0>();
+      ptx::pin(other);
+      add(kBlocks - 1, other);
+    } else {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        issue(block, s);
+        if (block + 1 < kBlocks) load(block + 1);
+        ptx::wgmma_wait<0>();
+        ptx::pin(s);
+        add(block, s);
+      }
+    }
+  }
+
+  // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel.
+  // The tensor core adds them up: a product with ones has them in every row.
+  __device__ __forceinline__ void add_sums(uint32_t p, const float (&fold)[kCtaRows]) {
+    const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);
+    constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
+    ptx::pin(s);
+    ptx::wgmma_fence();
+    ptx::wgmma_rs<kTileTokens>(s, kOnes, b, 0);
+    ptx::wgmma_rs<kTileTokens>(s, kOnes, b + 2, 1);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    const int mine = lane / 4 % kGroups;
+    float2 sum{s[0], s[1]};
+#pragma unroll
+    for (int j = 1; j < kGroups; ++j) {
+      if (mine == j) sum = float2{s[4 * j], s[4 * j + 1]};
+    }
+    const float2 weight = *reinterpret_cast<const float2*>(&fold[8 * mine + 2 * quad]);
+    sum_quantised[0] = fmaf(sum.x, weight.x, sum_quantised[0]);
+    sum_quantised[1] = fmaf(sum.y, weight.y, sum_quantised[1]);
+  }
+
+  __device__ __forceinline__ void scale_acc(const float (&factors)[kCtaRows]) {
+    const float2 own_factor = *reinterpret_cast<const float2*>(&factors[8 * (lane / 4 % kGroups) + 2 * quad]);
+    sum_quantised[0] *= own_factor.x;
+    sum_quantised[1] *= own_factor.y;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 factor = *reinterpret_cast<const float2*>(&factors[8 * j + 2 * quad]);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        acc[block][4 * j] *= factor.x;
+        acc[block][4 * j + 1] *= factor.y;
+        acc[block][4 * j + 2] *= factor.x;
+        acc[block][4 * j + 3] *= factor.y;
       }
     }
   }
@@ -409,29 +476,22 @@ struct MathWarp {
     bool raised = false;
     if (member < kCtaRows) {
       const float p_reference = message.reference[member];
-      const float new_level = fmaxf(acc_level, p_reference);
-      raised = new_level > acc_level;
-      own.rescale[table][member] = raised ? ptx::ex2(acc_level - new_level) : 1.f;
-      own.fold[table][member] = p_reference == -INFINITY ? 0.f : ptx::ex2(p_reference - new_level);
-      acc_level = new_level;
+      const float before = own.rows[member].acc_level, level = follow(before, p_reference);
+      raised = level != before;
+      own.rescale[table][member] = ptx::ex2(before - level);
+      own.fold[table][member] = p_reference == -INFINITY ? 0.f : ptx::ex2(p_reference - level);
+      own.rows[member].acc_level = level;
     }
     const bool more = message.more != 0;
-    if (any_in_group(raised)) {
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const float2 factor = *reinterpret_cast<const float2*>(&own.rescale[table][8 * j + 2 * quad]);
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-          acc[block][4 * j] *= factor.x;
-          acc[block][4 * j + 1] *= factor.y;
-          acc[block][4 * j + 2] *= factor.x;
-          acc[block][4 * j + 3] *= factor.y;
-        }
-      }
-    }
+    if (any_in_group(raised)) scale_acc(own.rescale[table]);
     const int visible_in_tile = item.visible - (item.first_tile + tile_in_piece) * kTileTokens;
-    multiply(ptx::smem_addr(&smem.kv[stage]), ptx::smem_addr(smem.p[from][buffer]), own.fold[table],
-             visible_in_tile);
+    const uint32_t tile_addr = ptx::smem_addr(&smem.kv[stage]), p = ptx::smem_addr(smem.p[from][buffer]);
+    if (is_own) add_sums(p, own.fold[table]);
+    if (visible_in_tile >= kTileTokens) {
+      multiply<false>(tile_addr, p, own.fold[table], 0);
+    } else {
+      multiply<true>(tile_addr, p, own.fold[table], visible_in_tile);
+    }
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[from][buffer]));
     own_messages += is_own;
@@ -476,8 +536,9 @@ struct MathWarp {
       if (item.tiles > 0) load_q();
       clear();
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) sum_quantised[i] = sum_exact[i] = 0.f;
-      reference = level = acc_level = -INFINITY;
+      for (int i = 0; i < kColumns; ++i) sum_exact[i] = 0.f;
+      sum_quantised[0] = sum_quantised[1] = 0.f;
+      if (member < kCtaRows) own.rows[member] = Smem::RowLevels{-INFINITY, -INFINITY, kNoLevel, kNoLevel};
       sync_math();
 
       // Own tile, other group's tile, own tile, ... One copy of each step's code: registers are short.
@@ -509,32 +570,31 @@ struct MathWarp {
 
   // The totals of every row over both groups, in smem.totals.
   __device__ __forceinline__ void finish_sums() {
-    const auto add = [](float a, float b) { return a + b; };
-    reduce_columns(sum_quantised, lane, add);
-    reduce_columns(sum_exact, lane, add);
-#pragma unroll
-    for (int i = 0; i < kLeft; ++i) {
-      const int column = first_left() + i;
-      own.warp_sum[warp][column / 2 * 8 + quad * 2 + column % 2] = float2{sum_quantised[i], sum_exact[i]};
+    reduce_columns(sum_exact, lane, [](float a, float b) { return a + b; });
+    store_reduced(own.warp_sum[warp], sum_exact);
+    if (warp == 0 && lane / 4 < kGroups) {  // every warp has them
+      *reinterpret_cast<float2*>(&own.sum_quantised[8 * (lane / 4) + 2 * quad]) =
+          float2{sum_quantised[0], sum_quantised[1]};
     }
-    if (member < kCtaRows) own.level[member] = level;
     sync_math();
-    const int n = thread();
-    if (n < kCtaRows) {
-      const float top = fmaxf(smem.group[0].level[n], smem.group[1].level[n]);
-      RowTotal total{top, 0.f, 0.f, 0.f};
+    if (member < kCtaRows) {
+      const float top = fmaxf(smem.group[0].rows[member].level, smem.group[1].rows[member].level);
+      own.fold[0][member] = ptx::ex2(own.rows[member].acc_level - top);
+      if (group == 0) {
+        RowTotal total{top == kNoLevel ? -INFINITY : top, 0.f, 0.f, 0.f};
 #pragma unroll
-      for (int g = 0; g < kMathGroups; ++g) {
-        const float weight = top == -INFINITY ? 1.f : ptx::ex2(smem.group[g].level[n] - top);
+        for (int g = 0; g < kMathGroups; ++g) {
+          const Smem::Group& part = smem.group[g];
+          total.quantised_sum += part.sum_quantised[member] * ptx::ex2(part.rows[member].acc_level - top);
+          const float weight = ptx::ex2(part.rows[member].level - top);
 #pragma unroll
-        for (int w = 0; w < kGroupWarps; ++w) {
-          total.quantised_sum += smem.group[g].warp_sum[w][n].x * weight;
-          total.exact_sum += smem.group[g].warp_sum[w][n].y * weight;
+          for (int w = 0; w < kGroupWarps; ++w) total.exact_sum += part.warp_sum[w][member] * weight;
         }
+        smem.totals[member] = total;
       }
-      smem.totals[n] = total;
     }
     sync_math();
+    scale_acc(own.fold[0]);
   }
 
   __device__ __forceinline__ void write_output(const Item& item) {

@@ -261,7 +261,7 @@ bool run(const std::string& text, const Options& o) {
     const int samples = static_cast<int>(std::min<int64_t>(rows, 96));
     std::vector<int> sample(samples);
     for (int i = 0; i < samples; ++i)
-      sample[i] = static_cast<int>(rows * i / samples + (rows > samples ? i % 3 : 0));
+      sample[i] = static_cast<int>(std::min<int64_t>(rows * i / samples + i % 3, rows - 1));
     int* d_sample = device<int>(samples);
     const int capacity = per_seq * o.page;
     double* scratch = device<double>(static_cast<int64_t>(samples) * capacity);
