@@ -70,14 +70,16 @@ inline constexpr int kPStages = 2;
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
 
-// P is scaled so that the row's reference becomes the largest e4m3 value.
+// P is scaled so that the row's reference becomes the largest e4m3 value. A new reference lies kMargin
+// above the maximum of its tile, so that it lasts; it is kept while the tiles' maxima are between it and
+// kFall below the first one (log2).
 inline constexpr float kLog2PMax = 8.807354922057604f;  // log2(448)
+inline constexpr float kMargin = 3.f;
+inline constexpr float kFall = 4.f;
 // Sums and accumulators are relative to a level that moves when a reference is this far above it (log2);
 // kNoLevel: no token yet, finite so that differences are.
 inline constexpr float kHeadroom = 32.f;
 inline constexpr float kNoLevel = -1e30f;
-// A reference that lies this far above a tile's maximum falls to it.
-inline constexpr float kFall = 4.f;
 // Tokens further below the maximum of their tile than this are multiplied by themselves where a single
 // token may rule the tile.
 inline constexpr float kSpread = 13.f;
@@ -100,8 +102,10 @@ struct Smem {
 
   // What goes with a P tile.
   struct Message {
-    float reference[kCtaRows];  // log2, of what P is scaled to; -inf: no token
-    int32_t more;               // the tile has a second part
+    alignas(16) float reference[kCtaRows];  // log2, what the largest e4m3 value stands for; -inf: no token
+    alignas(16) float weight[kCtaRows];     // of P: 2 to (reference - level of the sender)
+    int32_t more;                           // the tile has a second part
+    int32_t aligned;                        // the sender's levels are those that the piece began with
   } messages[kMathGroups][kPStages];
 
   // What a group knows of a row so far, in log2. Thread n of the group keeps it for row n.
@@ -116,9 +120,12 @@ struct Smem {
   struct Group {
     RowLevels rows[kCtaRows];
     alignas(16) float warp_max[kGroupWarps][kCtaRows];
-    alignas(16) float2 scaling[kCtaRows];      // {shift of scores, weight of the tile's sums}
-    alignas(16) float raise[kCtaRows];         // factor of the sums so far
-    alignas(16) float threshold[kCtaRows];     // scores below it are left to the second part
+    alignas(16) float2 scaling[kCtaRows];   // {shift of scores, weight of P}
+    alignas(16) float raise[kCtaRows];      // factor of the sums so far
+    alignas(16) float threshold[kCtaRows];  // scores below it are left to the second part
+    alignas(16) float limit[kCtaRows];      // raw scores above it: P saturates, a new reference is needed
+    alignas(16) uint32_t
+        high[4][kGroupWarps];  // by quad and warp: rows 8 j + 2 quad + e (bit j + 16 e) near their reference
     alignas(16) float fold[2][kCtaRows];       // weight of a P tile's product
     alignas(16) float rescale[2][kCtaRows];    // factor of the accumulators so far
     float warp_sum[kGroupWarps][kCtaRows];     // exact, relative to rows[].level

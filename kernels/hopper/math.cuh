@@ -62,10 +62,14 @@ struct MathWarp {
   uint32_t q_sign = 0;
 
   float acc[kBlocks][kCtaRows / 2];
-  float s[kCtaRows / 2];      // scores of a tile; then the product of a block
-  float sum_exact[kColumns];  // of P, relative to rows[].level; parts of rows 8 j + 2 quad + {0, 1}
+  float s[kCtaRows / 2];   // scores of a tile; then the product of a block
+  float sum_exact[kLeft];  // of P over this warp, relative to rows[].level; row left_row(i)
   float sum_quantised[2];  // of this group's P as quantised, relative to rows[].acc_level; rows 8 (lane / 4)
                            // + ...
+
+  bool needs_reference = true;  // of P, for the next tile of this group
+  bool aligned = false;         // this group's levels are those that the piece began with
+  bool acc_aligned = false;     // the accumulators' are
 
   // Tiles of this CTA so far, which stage and phase of the rings follow from.
   uint32_t tiles_before = 0;
@@ -91,10 +95,15 @@ struct MathWarp {
   }
 
   __device__ __forceinline__ void sync_group() const {
-    ptx::named_barrier(kBarrierGroup0 + group, kGroupThreads);
+    if (group == 0) {
+      ptx::named_barrier(kBarrierGroup0, kGroupThreads);
+    } else {
+      ptx::named_barrier(kBarrierGroup1, kGroupThreads);
+    }
   }
   __device__ __forceinline__ bool any_in_group(bool flag) const {
-    return ptx::named_barrier_or(kBarrierGroup0 + group, kGroupThreads, flag);
+    return group == 0 ? ptx::named_barrier_or(kBarrierGroup0, kGroupThreads, flag)
+                      : ptx::named_barrier_or(kBarrierGroup1, kGroupThreads, flag);
   }
   __device__ __forceinline__ void sync_math() const { ptx::named_barrier(kBarrierMath, kMathThreads); }
 
@@ -183,19 +192,6 @@ struct MathWarp {
     }
   }
 
-  // Leaves the scores below `own.threshold`, of the second part of a tile.
-  __device__ __forceinline__ void keep_low() {
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const float2 limit = *reinterpret_cast<const float2*>(&own.threshold[8 * j + 2 * quad]);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (!(s[4 * j + 2 * h] < limit.x)) s[4 * j + 2 * h] = -INFINITY;
-        if (!(s[4 * j + 2 * h + 1] < limit.y)) s[4 * j + 2 * h + 1] = -INFINITY;
-      }
-    }
-  }
-
   // Maximum of each row over the tile, in own.warp_max, a part for each warp.
   __device__ __forceinline__ void store_maxima() {
     float m[kColumns];
@@ -214,13 +210,15 @@ struct MathWarp {
     return kColumns >= 8 ? g * kLeft : g * kColumns / 8;
   }
 
+  __device__ __forceinline__ int left_row(int i) const {
+    const int column = first_left() + i;
+    return column / 2 * 8 + quad * 2 + column % 2;
+  }
+
   template <int kCount>
   __device__ __forceinline__ void store_reduced(float (&to)[kCtaRows], const float (&v)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) {
-      const int column = first_left() + i;
-      to[column / 2 * 8 + quad * 2 + column % 2] = v[i];
-    }
+    for (int i = 0; i < kLeft; ++i) to[left_row(i)] = v[i];
   }
 
   // Computes P of one of this group's tiles, or its second part, and sends it to both groups.
@@ -230,75 +228,127 @@ struct MathWarp {
     const int tile_begin = tile * kTileTokens;
     const uint32_t bad = smem.bad_chunks[stage];
     if (bad != 0 || tile_begin + kTileTokens > item.visible_first) mask(tile_begin, bad);
-    if (second) keep_low();
-    store_maxima();
-    sync_group();
 
     const uint32_t buffer = own_messages % kPStages;
     Smem::Message& message = smem.messages[group][buffer];
-    const uint32_t p_empty = ptx::smem_addr(&smem.p_empty[group][buffer]);
-    ptx::mbarrier_wait(p_empty, (own_messages / kPStages & 1) ^ 1);
-    bool raised = false, rules = false;
-    if (member < kCtaRows) {
-      float raw = own.warp_max[0][member];
-#pragma unroll
-      for (int w = 1; w < kGroupWarps; ++w) raw = fmaxf(raw, own.warp_max[w][member]);
-      const float max = raw * scale;
-      Smem::RowLevels row = own.rows[member];
-      float chosen = max;
-      if (!second) {
-        // The reference follows the tiles' maxima, downwards only when it pays.
-        if (max == -INFINITY || (max <= row.reference && max >= row.reference - kFall))
-          chosen = row.reference;
-        rules = max > -INFINITY && (tile == 0 || max > row.highest + kFall);
-        row.highest = fmaxf(row.highest, max);
-        row.reference = chosen;
-        own.threshold[member] = raw - kSpread / scale;
-      }
-      const float level = follow(row.level, chosen);
-      raised = level != row.level;
-      own.raise[member] = ptx::ex2(row.level - level);
-      row.level = level;
-      own.rows[member] = row;
-      const bool none = chosen == -INFINITY;
-      own.scaling[member] = float2{kLog2PMax - (none ? 0.f : chosen), none ? 0.f : ptx::ex2(chosen - level)};
-      message.reference[member] = chosen;
-    }
+    ptx::mbarrier_wait(ptx::smem_addr(&smem.p_empty[group][buffer]), (own_messages / kPStages & 1) ^ 1);
+
+    // Most tiles go with the reference of the ones before. A new one is found if a score is above it, or
+    // if the last tile was far below.
     bool more = false;
-    if (any_in_group(raised || rules)) {
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const float2 factor = *reinterpret_cast<const float2*>(&own.raise[8 * j + 2 * quad]);
-        sum_exact[2 * j] *= factor.x;
-        sum_exact[2 * j + 1] *= factor.y;
-      }
-      if (any_in_group(rules)) {  // only if there are tokens that it would save
-        const auto each_low = [&](const auto& body) {
-#pragma unroll
-          for (int j = 0; j < kGroups; ++j) {
-            const float2 limit = *reinterpret_cast<const float2*>(&own.threshold[8 * j + 2 * quad]);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              if (s[4 * j + i] < (i % 2 == 0 ? limit.x : limit.y)) body(s[4 * j + i]);
-            }
-          }
-        };
-        bool low = false;
-        each_low([&](float& score) { low |= score > -INFINITY; });
-        more = any_in_group(low);
-        if (more) each_low([](float& score) { score = -INFINITY; });
-      }
+    if (any_in_group(second || needs_reference || above_limit())) {
+      more = find_reference(tile, tile_in_piece, second);
+      needs_reference = false;
     }
-    if (member == 0) message.more = more;
+    if (member < kCtaRows) {
+      message.reference[member] = own.rows[member].reference;
+      message.weight[member] = own.scaling[member].y;
+    }
+    if (member == 0) {
+      message.more = more;
+      message.aligned = aligned;
+    }
     store_p(ptx::smem_addr(smem.p[group][buffer]));
     ptx::fence_proxy_async();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[group][buffer]));
   }
 
+  __device__ __forceinline__ bool above_limit() const {
+    bool above = false;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 limit = *reinterpret_cast<const float2*>(&own.limit[8 * j + 2 * quad]);
+      above |= fmaxf(s[4 * j], s[4 * j + 2]) > limit.x;
+      above |= fmaxf(s[4 * j + 1], s[4 * j + 3]) > limit.y;
+    }
+    return above;
+  }
+
+  // Chooses the references of the rows by the maxima of a tile. Where one token may rule the tile (its
+  // first in the sequence, or a maximum far above all before), the tokens far below it are left to a
+  // second part, with a reference of their own: they would be lost in the rounding, and matter if the
+  // value of the one is small (attention sinks). Returns whether there is such a part.
+  __device__ __forceinline__ bool find_reference(int tile, int tile_in_piece, bool second) {
+    if (second) {
+      each_below_threshold([](float&) {}, [](float& score) { score = -INFINITY; });
+    }
+    store_maxima();
+    const bool first = tile_in_piece < kMathGroups && !second;
+    if (first && group == 1) {  // both groups begin with the levels of the first tile
+      ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[0][partner_messages % kPStages]),
+                         partner_messages / kPStages & 1);
+    }
+    sync_group();
+    bool raised = false, rules = false, unlike = false;
+    if (member < kCtaRows) {
+      float raw = own.warp_max[0][member];
+#pragma unroll
+      for (int w = 1; w < kGroupWarps; ++w) raw = fmaxf(raw, own.warp_max[w][member]);
+      const float max = raw * scale;
+      Smem::RowLevels row = own.rows[member];
+      if (!second) {
+        rules = max > -INFINITY && (tile == 0 || max > row.highest + kFall);
+        row.highest = fmaxf(row.highest, max);
+        own.threshold[member] = raw - kSpread / scale;
+      }
+      // The tiles after a ruling token follow the others.
+      const bool keep =
+          max == -INFINITY || (!second && max <= row.reference && max >= row.reference - kMargin - kFall);
+      if (!keep) row.reference = max + kMargin;
+      if (first) {
+        const float common =
+            group == 0 ? row.reference : smem.messages[0][partner_messages % kPStages].reference[member];
+        if (common > -INFINITY) row.level = row.acc_level = common;
+        unlike = !(common > -INFINITY);
+      }
+      const float level = follow(row.level, row.reference);
+      raised = level != row.level;
+      own.raise[member] = ptx::ex2(row.level - level);
+      row.level = level;
+      own.rows[member] = row;
+      const bool none = row.reference == -INFINITY;
+      own.scaling[member] =
+          float2{kLog2PMax - (none ? 0.f : row.reference), none ? 0.f : ptx::ex2(row.reference - level)};
+      own.limit[member] = row.reference / scale;
+    }
+    if (first)
+      aligned = acc_aligned = group == 0 || smem.messages[0][partner_messages % kPStages].aligned != 0;
+    if (any_in_group(raised || unlike)) {
+#pragma unroll
+      for (int i = 0; i < kLeft; ++i) sum_exact[i] *= own.raise[left_row(i)];
+      aligned = false;
+      if (first) acc_aligned = false;
+    }
+    if (second || !any_in_group(rules)) return false;
+    bool low = false;  // are there tokens that it would save
+    each_below_threshold([&](float& score) { low |= score > -INFINITY; }, [](float&) {});
+    if (!any_in_group(low)) return false;
+    each_below_threshold([](float& score) { score = -INFINITY; }, [](float&) {});
+    return true;
+  }
+
+  template <class Below, class Other>
+  __device__ __forceinline__ void each_below_threshold(const Below& below, const Other& other) {
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 threshold = *reinterpret_cast<const float2*>(&own.threshold[8 * j + 2 * quad]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (s[4 * j + i] < (i % 2 == 0 ? threshold.x : threshold.y)) {
+          below(s[4 * j + i]);
+        } else {
+          other(s[4 * j + i]);
+        }
+      }
+    }
+  }
+
   // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
   __device__ __forceinline__ void store_p(uint32_t p) {
     uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
+    float sums[kColumns];
+    uint32_t high = 0;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       const float4 scaling = *reinterpret_cast<const float4*>(&own.scaling[8 * j + 2 * quad]);
@@ -308,23 +358,39 @@ struct MathWarp {
       for (int e = 0; e < 2; ++e) {
         const float a = ptx::ex2(fmaf(s[4 * j + e], scale, shift[e])),
                     b = ptx::ex2(fmaf(s[4 * j + 2 + e], scale, shift[e]));
-        sum_exact[2 * j + e] = fmaf(a + b, weight[e], sum_exact[2 * j + e]);
+        sums[2 * j + e] = (a + b) * weight[e];
         pairs[e] = ptx::cvt_e4m3x2(a, b);
       }
       words[j] = pairs[0] | static_cast<uint32_t>(pairs[1]) << 16;
+      // Bit 6 or 7 of an e4m3 value plus 0x10: it is 0.5 or more, less than ten powers of two below the
+      // reference.
+      const uint32_t sum = words[j] + 0x10101010, any = sum | sum >> 1;
+      high |= ((any | any >> 8) & 0x00400040) >> 6 << j;
     }
-    // Lane l gives the address of row l % 8 of fragment l / 8.
-    const int row = lane;
-    const uint32_t dst = p + row * kTileTokens + ((warp ^ ((row >> 1) & 3)) << 4);
     if constexpr (kGroups == 2) {
-      const int r = lane & 15;
-      ptx::stmatrix_x2_trans(p + r * kTileTokens + ((warp ^ ((r >> 1) & 3)) << 4), words[0], words[1]);
+      const int row = lane & 15;
+      ptx::stmatrix_x2_trans(p + row * kTileTokens + ((warp ^ ((row >> 1) & 3)) << 4), words[0], words[1]);
     } else {
+      // Lane l gives the address of row l % 8 of fragment l / 8.
+      const uint32_t dst = p + lane * kTileTokens + ((warp ^ ((lane >> 1) & 3)) << 4);
 #pragma unroll
       for (int j = 0; j < kGroups; j += 4) {
         ptx::stmatrix_x4_trans(dst + j * 8 * kTileTokens, words[j], words[j + 1], words[j + 2], words[j + 3]);
       }
     }
+    reduce_columns(sums, lane, [](float a, float b) { return a + b; });
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
+#pragma unroll
+    for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
+    if (lane < 4) own.high[quad][warp] = high;
+  }
+
+  // Whether a row of the tile before lay far below its reference; to be asked after a barrier.
+  __device__ __forceinline__ bool was_far_below() const {
+    const uint4 high = *reinterpret_cast<const uint4*>(own.high[quad]);
+    constexpr uint32_t kAll = ((1u << kGroups) - 1) * 0x10001u;
+    return (high.x | high.y | high.z | high.w) != kAll;
   }
 
   // ---- O ---------------------------------------------------------------------------------------
@@ -340,93 +406,105 @@ struct MathWarp {
     return bytes;
   }
 
-  // V^T of a block of 64 columns by 32 tokens. `row` is the address of token lane; row r of the
-  // fragment is column 2 r, row r + 8 column 2 r + 1.
-  __device__ __forceinline__ void load_v(uint32_t (&a)[4], uint32_t row, int block, int step) const {
+  // V of a block of 64 columns by 32 tokens, as transposed pairs of columns. `row` is the address of token
+  // lane.
+  __device__ __forceinline__ void load_v(uint32_t (&r)[4], uint32_t row, int block, int step) const {
     const int column = group * kGroupColumns + block * 64;
     const uint32_t chunk = column % kPanel / 16 + warp;
-    uint32_t r[4];
     ptx::ldmatrix_x4_trans(
         r, row + column / kPanel * kPanelBytes + step * 32 * kPanel + ((chunk ^ (lane & 7)) << 4));
+  }
+
+  // The fragment of V^T: row r is column 2 r of the block, row r + 8 column 2 r + 1.
+  template <bool kMasked>
+  __device__ __forceinline__ void transpose_v(uint32_t (&a)[4], const uint32_t (&r)[4], int step,
+                                              int visible_in_tile) const {
     a[0] = __byte_perm(r[0], r[1], 0x6240);
     a[1] = __byte_perm(r[0], r[1], 0x7351);
     a[2] = __byte_perm(r[2], r[3], 0x6240);
     a[3] = __byte_perm(r[2], r[3], 0x7351);
+    if constexpr (kMasked) {
+      const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
+      const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
+      a[0] &= low;
+      a[1] &= low;
+      a[2] &= high;
+      a[3] &= high;
+    }
   }
 
   // kMasked: some of the tile's tokens are hidden from all.
+  //
+  // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float. The products
+  // are of up to 32 rows, so that one is added while the next is computed. What a step needs is loaded a
+  // step before, behind the products under way.
   template <bool kMasked>
-  __device__ __forceinline__ void multiply(uint32_t tile_addr, uint32_t p, const float (&fold)[kCtaRows],
+  __device__ __forceinline__ void multiply(uint32_t tile_addr, uint32_t p, const float* weights,
                                            int visible_in_tile) {
+    constexpr int kPart = kCtaRows < 32 ? kCtaRows : 32;
+    constexpr int kParts = kCtaRows / kPart;
+    constexpr int kProducts = kBlocks * kParts;
     const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);  // uniform
     const uint32_t row = tile_addr + lane * kPanel;
-    uint32_t a[2][2][4];
+    uint32_t raw[2][4], a[2][2][4];
+    float product[2][kPart / 2];
+    float2 weight[kPart / 8];
     const auto load = [&](int block) {
+      load_v(raw[0], row, block, 0);
+      load_v(raw[1], row, block, 1);
+    };
+    const auto transpose = [&](int block) {
+      transpose_v<kMasked>(a[block % 2][0], raw[0], 0, visible_in_tile);
+      transpose_v<kMasked>(a[block % 2][1], raw[1], 1, visible_in_tile);
+    };
+    const auto load_weights = [&](int part) {
 #pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        auto& f = a[block % 2][step];
-        load_v(f, row, block, step);
-        if constexpr (kMasked) {
-          const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
-          const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
-          f[0] &= low;
-          f[1] &= low;
-          f[2] &= high;
-          f[3] &= high;
-        }
+      for (int j = 0; j < kPart / 8; ++j) {
+        weight[j] = *reinterpret_cast<const float2*>(&weights[part * kPart + 8 * j + 2 * quad]);
       }
     };
-    // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float.
-    const auto add = [&](int block, const float(&product)[kCtaRows / 2]) {
+    const auto add = [&](int index) {
+      const int block = index / kParts, part = index % kParts;
 #pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const float2 weight = *reinterpret_cast<const float2*>(&fold[8 * j + 2 * quad]);
-        acc[block][4 * j] = fmaf(product[4 * j], weight.x, acc[block][4 * j]);
-        acc[block][4 * j + 1] = fmaf(product[4 * j + 1], weight.y, acc[block][4 * j + 1]);
-        acc[block][4 * j + 2] = fmaf(product[4 * j + 2], weight.x, acc[block][4 * j + 2]);
-        acc[block][4 * j + 3] = fmaf(product[4 * j + 3], weight.y, acc[block][4 * j + 3]);
+      for (int j = 0; j < kPart / 8; ++j) {
+        float* to = &acc[block][part * kPart / 2 + 4 * j];
+        const float* from = &product[index % 2][4 * j];
+        to[0] = fmaf(from[0], weight[j].x, to[0]);
+        to[1] = fmaf(from[1], weight[j].y, to[1]);
+        to[2] = fmaf(from[2], weight[j].x, to[2]);
+        to[3] = fmaf(from[3], weight[j].y, to[3]);
       }
-    };
-    const auto issue = [&](int block, float(&product)[kCtaRows / 2]) {
-      ptx::pin(product);
-      ptx::wgmma_fence();
-      ptx::wgmma_rs<kTileTokens>(product, a[block % 2][0], b, 0);
-      ptx::wgmma_rs<kTileTokens>(product, a[block % 2][1], b + 2, 1);
-      ptx::wgmma_commit();
     };
     load(0);
-    if constexpr (kCtaRows < 64) {  // registers for two products: one is added while the next is computed
-      float other[kCtaRows / 2];
+    transpose(0);
+    if constexpr (kParts == 1) load_weights(0);
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        auto& product = block % 2 == 0 ? s : other;
-        issue(block, product);
-        if (block > 0) {
-          auto& before = block % 2 == 0 ? other : s;
-          ptx::wgmma_wait<1>();
-          ptx::pin(before);
-          add(block - 1, before);
-        }
-        if (block + 1 < kBlocks) load(block + 1);
+    for (int index = 0; index < kProducts; ++index) {
+      const int block = index / kParts, part = index % kParts;
+      ptx::pin(product[index % 2]);
+      ptx::wgmma_fence();
+      const uint32_t b_part = b + part * kPart * kTileTokens / 16;
+      ptx::wgmma_rs<kTileTokens>(product[index % 2], a[block % 2][0], b_part, 0);
+      ptx::wgmma_rs<kTileTokens>(product[index % 2], a[block % 2][1], b_part + 2, 1);
+      ptx::wgmma_commit();
+      if (part == 0 && block + 1 < kBlocks) load(block + 1);
+      if (index > 0) {
+        if constexpr (kParts > 1) load_weights((index - 1) % kParts);
+        ptx::wgmma_wait<1>();
+        ptx::pin(product[(index - 1) % 2]);
       }
-      ptx::wgmma_wait<0>();
-      ptx::pin(other);
-      add(kBlocks - 1, other);
-    } else {
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        issue(block, s);
-        if (block + 1 < kBlocks) load(block + 1);
-        ptx::wgmma_wait<0>();
-        ptx::pin(s);
-        add(block, s);
-      }
+      if (part == 0 && block + 1 < kBlocks) transpose(block + 1);
+      if (index > 0) add(index - 1);
     }
+    if constexpr (kParts > 1) load_weights(kParts - 1);
+    ptx::wgmma_wait<0>();
+    ptx::pin(product[(kProducts - 1) % 2]);
+    add(kProducts - 1);
   }
 
   // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel.
   // The tensor core adds them up: a product with ones has them in every row.
-  __device__ __forceinline__ void add_sums(uint32_t p, const float (&fold)[kCtaRows]) {
+  __device__ __forceinline__ void add_sums(uint32_t p, const float* weights) {
     const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);
     constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
     ptx::pin(s);
@@ -442,7 +520,7 @@ struct MathWarp {
     for (int j = 1; j < kGroups; ++j) {
       if (mine == j) sum = float2{s[4 * j], s[4 * j + 1]};
     }
-    const float2 weight = *reinterpret_cast<const float2*>(&fold[8 * mine + 2 * quad]);
+    const float2 weight = *reinterpret_cast<const float2*>(&weights[8 * mine + 2 * quad]);
     sum_quantised[0] = fmaf(sum.x, weight.x, sum_quantised[0]);
     sum_quantised[1] = fmaf(sum.y, weight.y, sum_quantised[1]);
   }
@@ -464,33 +542,46 @@ struct MathWarp {
     }
   }
 
+  // The weights of a P tile relative to the accumulators' levels, which may move.
+  __device__ __forceinline__ const float* find_weights(const Smem::Message& message) {
+    // Two tables in turn: a slow warp may still read that of the tile before.
+    const uint32_t table = (own_messages + partner_messages) % 2;
+    bool raised = false;
+    if (member < kCtaRows) {
+      const float reference = message.reference[member];
+      const float before = own.rows[member].acc_level, level = follow(before, reference);
+      raised = level != before;
+      own.rescale[table][member] = ptx::ex2(before - level);
+      own.fold[table][member] = reference == -INFINITY ? 0.f : ptx::ex2(reference - level);
+      own.rows[member].acc_level = level;
+    }
+    if (any_in_group(raised)) {
+      scale_acc(own.rescale[table]);
+      acc_aligned = false;
+    }
+    return own.fold[table];
+  }
+
   // Takes the next P tile of this group or the other one. Returns whether the tile has a second part.
   __device__ __forceinline__ bool consume(const Item& item, bool is_own, int tile_in_piece, uint32_t stage) {
     const int from = is_own ? group : group ^ 1;
     const uint32_t number = is_own ? own_messages : partner_messages;
     const uint32_t buffer = number % kPStages;
     const Smem::Message& message = smem.messages[from][buffer];
-    // Two tables in turn: a slow warp may still read that of the tile before.
-    const uint32_t table = (own_messages + partner_messages) % 2;
     ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[from][buffer]), number / kPStages & 1);
-    bool raised = false;
-    if (member < kCtaRows) {
-      const float p_reference = message.reference[member];
-      const float before = own.rows[member].acc_level, level = follow(before, p_reference);
-      raised = level != before;
-      own.rescale[table][member] = ptx::ex2(before - level);
-      own.fold[table][member] = p_reference == -INFINITY ? 0.f : ptx::ex2(p_reference - level);
-      own.rows[member].acc_level = level;
-    }
     const bool more = message.more != 0;
-    if (any_in_group(raised)) scale_acc(own.rescale[table]);
+    const float* weights = message.weight;
+    if (!(acc_aligned && message.aligned != 0)) weights = find_weights(message);
     const int visible_in_tile = item.visible - (item.first_tile + tile_in_piece) * kTileTokens;
     const uint32_t tile_addr = ptx::smem_addr(&smem.kv[stage]), p = ptx::smem_addr(smem.p[from][buffer]);
-    if (is_own) add_sums(p, own.fold[table]);
+    if (is_own) {
+      add_sums(p, weights);
+      needs_reference = was_far_below();  // after p_full: all warps have written
+    }
     if (visible_in_tile >= kTileTokens) {
-      multiply<false>(tile_addr, p, own.fold[table], 0);
+      multiply<false>(tile_addr, p, weights, 0);
     } else {
-      multiply<true>(tile_addr, p, own.fold[table], visible_in_tile);
+      multiply<true>(tile_addr, p, weights, visible_in_tile);
     }
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[from][buffer]));
@@ -536,9 +627,11 @@ struct MathWarp {
       if (item.tiles > 0) load_q();
       clear();
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) sum_exact[i] = 0.f;
+      for (int i = 0; i < kLeft; ++i) sum_exact[i] = 0.f;
       sum_quantised[0] = sum_quantised[1] = 0.f;
       if (member < kCtaRows) own.rows[member] = Smem::RowLevels{-INFINITY, -INFINITY, kNoLevel, kNoLevel};
+      needs_reference = true;
+      acc_aligned = false;
       sync_math();
 
       // Own tile, other group's tile, own tile, ... One copy of each step's code: registers are short.
@@ -570,7 +663,6 @@ struct MathWarp {
 
   // The totals of every row over both groups, in smem.totals.
   __device__ __forceinline__ void finish_sums() {
-    reduce_columns(sum_exact, lane, [](float a, float b) { return a + b; });
     store_reduced(own.warp_sum[warp], sum_exact);
     if (warp == 0 && lane / 4 < kGroups) {  // every warp has them
       *reinterpret_cast<float2*>(&own.sum_quantised[8 * (lane / 4) + 2 * quad]) =
