@@ -17,7 +17,6 @@
 #include "generator/ninja_file.h"
 #include "generator/process.h"
 #include "generator/toolkit.h"
-#include "kernels/common/mla_params.h"
 #include "manifest/cubin.h"
 #include "manifest/files.h"
 #include "manifest/sha256.h"
@@ -235,7 +234,6 @@ BuildResult build(const BuildOptions& options) {
   manifest.name = options.name.empty() ? matrix.name : options.name;
   manifest.version = options.version.empty() ? matrix.version : options.version;
   manifest.toolkit = file.toolkit;
-  manifest.params_version = kParamsVersion;
   std::vector<std::vector<std::byte>> images(configurations.size());
   // Two configurations of one target with the same instructions: a macro that the source ignores.
   std::map<std::string, std::string> seen;  // target and digest -> id

@@ -86,9 +86,8 @@ int show(const std::string& dir, const std::string& id, bool json) {
     printf("%s\n", (id.empty() ? object : object["kernels"][0]).dump(2).c_str());
     return kExitDone;
   }
-  printf("%s %s, toolkit %s, parameter struct version %u\nsource hash %s\n\n", manifest.name.c_str(),
-         manifest.version.c_str(), manifest.toolkit.c_str(), manifest.params_version,
-         manifest.source_hash.c_str());
+  printf("%s %s, toolkit %s\nsource hash %s\n\n", manifest.name.c_str(), manifest.version.c_str(),
+         manifest.toolkit.c_str(), manifest.source_hash.c_str());
   size_t width = 2;
   for (const manifest::Kernel& kernel : manifest.kernels) width = std::max(width, kernel.id.size());
   printf("%-*s  %-8s %9s %6s %6s %9s %8s %7s %8s %8s\n", static_cast<int>(width), "id", "target", "registers",
@@ -98,8 +97,8 @@ int show(const std::string& dir, const std::string& id, bool json) {
     printf("%-*s  %-8s %9u %6s %6u %9u %8u %7u %8u %8llu\n", static_cast<int>(width), kernel.id.c_str(),
            kernel.target.name().c_str(), kernel.resources.registers,
            spills == manifest::kSpillUnknown ? "?" : std::to_string(spills).c_str(),
-           kernel.resources.stack_bytes, kernel.launch.dynamic_smem, kernel.resources.static_smem,
-           kernel.launch.threads, kernel.launch.cluster_size, static_cast<unsigned long long>(kernel.size));
+           kernel.resources.stack_bytes, kernel.facts.dynamic_smem, kernel.resources.static_smem,
+           kernel.facts.threads, kernel.facts.cluster_size, static_cast<unsigned long long>(kernel.size));
   }
   return kExitDone;
 }
