@@ -7,8 +7,9 @@ namespace mla::loader {
 namespace {
 
 constexpr ParamsFunction kFunctions[] = {
-    {params_struct::kDECODE, kDecodeParamsVersion, sizeof(DecodeParams), fill_decode_v1, nullptr},
-    {params_struct::kMERGE, kMergeParamsVersion, sizeof(MergeParams), nullptr, fill_merge_v1},
+    {params_struct::kDECODE, kDecodeParamsVersion, sizeof(DecodeParams), fill_decode_v1, nullptr,
+     encode_decode_v1},
+    {params_struct::kMERGE, kMergeParamsVersion, sizeof(MergeParams), nullptr, fill_merge_v1, nullptr},
 };
 static_assert(sizeof(DecodeParams) <= kMaxParamsBytes && sizeof(MergeParams) <= kMaxParamsBytes);
 
@@ -50,9 +51,8 @@ Error check_end(const char* field, uint64_t address, unsigned __int128 bytes) {
 
 Error check_flags(const ParamsTarget& target, uint32_t flags, uint32_t known) {
   if ((flags & ~known) != 0) {
-    return invalid_argument(
-        "args.flags is ", Hex{flags}, "; allowed: 0, MLA_LAUNCH_PDL (0x1)",
-        (known & MLA_LAUNCH_NON_CAUSAL) != 0 ? " and MLA_LAUNCH_NON_CAUSAL (0x2)" : "");
+    return invalid_argument("args.flags is ", Hex{flags}, "; allowed: 0, MLA_LAUNCH_PDL (0x1)",
+                            (known & MLA_LAUNCH_NON_CAUSAL) != 0 ? " and MLA_LAUNCH_NON_CAUSAL (0x2)" : "");
   }
   const std::pair<uint32_t, uint32_t> wants[] = {{MLA_LAUNCH_PDL, MLA_FEATURE_PDL},
                                                  {MLA_LAUNCH_NON_CAUSAL, MLA_FEATURE_NON_CAUSAL}};

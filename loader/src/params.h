@@ -32,9 +32,12 @@ struct ParamsTarget {
   uint64_t workspace_bytes;  // of a workspace, at least; 0: it uses none
 };
 
-// Checks every argument and fills a zeroed struct. Errors name the field.
+// Checks every argument and makes the struct, but for its tensor maps, without a call to the driver.
+// Errors name the field.
 using FillDecode = Error (*)(const ParamsTarget& target, const mla_launch_args& args, void* params);
 using FillMerge = Error (*)(const ParamsTarget& target, const mla_merge_args& args, void* params);
+// Encodes the tensor maps of a filled struct; a context must be current.
+using EncodeMaps = Error (*)(const ParamsTarget& target, void* params);
 
 struct ParamsFunction {
   uint32_t params_struct;
@@ -43,6 +46,7 @@ struct ParamsFunction {
   // One of them, by the kind that takes the struct.
   FillDecode decode;
   FillMerge merge;
+  EncodeMaps encode;  // null: it has no tensor maps
 };
 
 // Null: no such struct and version.
@@ -55,6 +59,7 @@ struct alignas(128) ParamsBuffer {
 };
 
 Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& args, void* params);
+Error encode_decode_v1(const ParamsTarget& target, void* params);
 Error fill_merge_v1(const ParamsTarget& target, const mla_merge_args& args, void* params);
 
 // What a decode kernel that takes tensor maps says of its boxes and no tensor map can have, "" if

@@ -63,8 +63,7 @@ Error check_pool(const mla_launch_args& args, Pool* pool) {
     const __int128 dense = static_cast<__int128>(args.page_size) * pool->token_stride;
     if (dense >= kMaxStride) {
       return invalid_argument("args.", pool->token_field, " is ", pool->token_stride,
-                              " bytes; a dense page of ", args.page_size,
-                              " tokens must be below 2^40 bytes");
+                              " bytes; a dense page of ", args.page_size, " tokens must be below 2^40 bytes");
     }
     pool->page_stride = static_cast<int64_t>(dense);
   }
@@ -93,10 +92,10 @@ Error check_tokens(const ParamsTarget& target, const char* address_field, uint64
   __int128 span = 0;
   MLA_CHECK(check_rows(rows, token_stride, head_stride, &span));
   const int64_t dense = rows.inner * rows.row;
-  MLA_CHECK(check_honoured(target, feature::kSTRIDES, *head_stride != rows.row, rows.inner_field,
-                           *head_stride));
-  MLA_CHECK(check_honoured(target, feature::kSTRIDES, *token_stride != dense, rows.outer_field,
-                           *token_stride));
+  MLA_CHECK(
+      check_honoured(target, feature::kSTRIDES, *head_stride != rows.row, rows.inner_field, *head_stride));
+  MLA_CHECK(
+      check_honoured(target, feature::kSTRIDES, *token_stride != dense, rows.outer_field, *token_stride));
   return check_end(address_field, address, static_cast<unsigned __int128>(span) * rows.unit_bytes);
 }
 
@@ -163,8 +162,10 @@ Error fill_context_parallel(const ParamsTarget& target, const mla_launch_args& a
 
 Error fill_sparse(const ParamsTarget& target, const mla_launch_args& args, int64_t tokens,
                   DecodeParams* params) {
-  if (args.sparse_indices == 0) return check_range("sparse_count", args.sparse_count, 0, 0, " (sparse_indices is null)");
-  MLA_CHECK(check_honoured(target, feature::kSPARSE, true, "sparse_indices", Hex{args.sparse_indices}, "null"));
+  if (args.sparse_indices == 0)
+    return check_range("sparse_count", args.sparse_count, 0, 0, " (sparse_indices is null)");
+  MLA_CHECK(
+      check_honoured(target, feature::kSPARSE, true, "sparse_indices", Hex{args.sparse_indices}, "null"));
   MLA_CHECK(check_range("sparse_count", args.sparse_count, 1, kMaxTokens));
   const int64_t stride = args.sparse_stride != 0 ? args.sparse_stride : args.sparse_count;
   if (stride < args.sparse_count || stride > kMaxTableStride) {
@@ -175,8 +176,9 @@ Error fill_sparse(const ParamsTarget& target, const mla_launch_args& args, int64
   params->sparse_indices = args.sparse_indices;
   params->sparse_stride = stride;
   params->sparse_count = args.sparse_count;
-  const unsigned __int128 elements = static_cast<unsigned __int128>(tokens - 1) * static_cast<uint64_t>(stride) +
-                                     static_cast<uint64_t>(args.sparse_count);
+  const unsigned __int128 elements =
+      static_cast<unsigned __int128>(tokens - 1) * static_cast<uint64_t>(stride) +
+      static_cast<uint64_t>(args.sparse_count);
   return check_end("sparse_indices", args.sparse_indices, elements * 4);
 }
 
@@ -187,25 +189,24 @@ int swizzle_of(uint32_t bytes) {
                        : cuda::kTensorMapSwizzleNone;
 }
 
-Error encode(const ParamsTarget& target, const Pool& pool, uint32_t head_dim, uint32_t box, uint32_t swizzle,
-             const mla_launch_args& args, uint32_t box_tokens, TensorMap* map) {
-  const uint64_t dims[3] = {head_dim, static_cast<uint64_t>(args.page_size),
-                            static_cast<uint64_t>(args.pages)};
-  const uint64_t strides[2] = {static_cast<uint64_t>(pool.token_stride),
-                               static_cast<uint64_t>(pool.page_stride)};
-  const uint32_t boxes[3] = {box, box_tokens, 1};
+Error encode(const ParamsTarget& target, const DecodeParams& params, const char* field, uint64_t address,
+             int64_t token_stride, int64_t page_stride, uint32_t head_dim, uint32_t box, uint32_t swizzle,
+             TensorMap* map) {
+  const uint64_t dims[3] = {head_dim, static_cast<uint64_t>(params.page_size),
+                            static_cast<uint64_t>(params.pages)};
+  const uint64_t strides[2] = {static_cast<uint64_t>(token_stride), static_cast<uint64_t>(page_stride)};
+  const uint32_t boxes[3] = {box, 1u << params.box_tokens_log2, 1};
   const uint32_t ones[3] = {1, 1, 1};
-  const int type =
-      target.facts->kv_dtype == dtype::kBF16 ? cuda::kTensorMapBfloat16 : cuda::kTensorMapUint8;
-  const cuda::Result result = target.driver->cuTensorMapEncodeTiled(
-      map, type, 3, reinterpret_cast<void*>(pool.address), dims, strides, boxes, ones,
-      cuda::kTensorMapInterleaveNone, swizzle_of(swizzle), cuda::kTensorMapL2Promotion256B,
-      cuda::kTensorMapOobFillZero);
+  const int type = target.facts->kv_dtype == dtype::kBF16 ? cuda::kTensorMapBfloat16 : cuda::kTensorMapUint8;
+  const cuda::Result result =
+      target.driver->cuTensorMapEncodeTiled(map, type, 3, reinterpret_cast<void*>(address), dims, strides,
+                                            boxes, ones, cuda::kTensorMapInterleaveNone, swizzle_of(swizzle),
+                                            cuda::kTensorMapL2Promotion256B, cuda::kTensorMapOobFillZero);
   if (result == cuda::kSuccess) return {};
   return {MLA_ERROR_DRIVER,
-          text(target.driver->describe("cuTensorMapEncodeTiled", result), ": tensor map of args.", pool.field,
-               " at ", Hex{pool.address}, ", dims ", head_dim, " x ", args.page_size, " x ", args.pages,
-               ", strides ", pool.token_stride, " and ", pool.page_stride, " bytes")};
+          text(target.driver->describe("cuTensorMapEncodeTiled", result), ": tensor map of args.", field,
+               " at ", Hex{address}, ", dims ", head_dim, " x ", params.page_size, " x ", params.pages,
+               ", strides ", token_stride, " and ", page_stride, " bytes")};
 }
 
 }  // namespace
@@ -220,8 +221,8 @@ std::string tensor_map_fault(const cubin::Facts& facts) {
     return text("its cache is ", word_name(kDTypes, facts.kv_dtype),
                 "; this library makes tensor maps of e4m3 and bf16");
   }
-  for (const auto& [name, box, swizzle] :
-       {std::tuple("k_box", facts.k_box, facts.k_swizzle), std::tuple("v_box", facts.v_box, facts.v_swizzle)}) {
+  for (const auto& [name, box, swizzle] : {std::tuple("k_box", facts.k_box, facts.k_swizzle),
+                                           std::tuple("v_box", facts.v_box, facts.v_swizzle)}) {
     if (box == 0 || box > 256 || box * element % 16 != 0) {
       return text("its ", name, " is ", box,
                   " elements; a tensor map takes 1 ... 256, in multiples of 16 bytes");
@@ -300,14 +301,22 @@ Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& given, v
   }
 
   const int64_t kv_element = dtype::bytes(facts.kv_dtype);
-  Pool k{"kv",    "kv_token_stride",    "kv_page_stride",
-         args.kv, facts.head_dim_k * kv_element, args.kv_token_stride,
+  Pool k{"kv",
+         "kv_token_stride",
+         "kv_page_stride",
+         args.kv,
+         facts.head_dim_k * kv_element,
+         args.kv_token_stride,
          args.kv_page_stride};
   MLA_CHECK(check_pool(args, &k));
   Pool v = k;
   if (args.v != 0) {
-    v = {"v",    "v_token_stride",    "v_page_stride",
-         args.v, facts.head_dim_v * kv_element, args.v_token_stride,
+    v = {"v",
+         "v_token_stride",
+         "v_page_stride",
+         args.v,
+         facts.head_dim_v * kv_element,
+         args.v_token_stride,
          args.v_page_stride};
     MLA_CHECK(check_pool(args, &v));
   }
@@ -329,9 +338,9 @@ Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& given, v
   MLA_CHECK(check_tokens(target, "lse", args.lse,
                          {"lse_token_stride", "lse_head_stride", "elements", tokens, args.heads, 1, 1, 4},
                          &params.lse_token_stride, &params.lse_head_stride));
-  const unsigned __int128 table = static_cast<unsigned __int128>(args.batch - 1) *
-                                      static_cast<uint64_t>(params.page_table_stride) +
-                                  static_cast<uint64_t>(args.max_pages_per_seq);
+  const unsigned __int128 table =
+      static_cast<unsigned __int128>(args.batch - 1) * static_cast<uint64_t>(params.page_table_stride) +
+      static_cast<uint64_t>(args.max_pages_per_seq);
   MLA_CHECK(check_end("page_table", args.page_table, table * 4));
   MLA_CHECK(check_end("seq_lens", args.seq_lens, static_cast<uint64_t>(args.batch) * 4));
   MLA_CHECK(check_end("q_offsets", args.q_offsets, (static_cast<uint64_t>(args.batch) + 1) * 4));
@@ -384,12 +393,21 @@ Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& given, v
   // More splits than tiles there cannot be, and the kernel's arithmetic keeps clear of 2^31.
   params.max_splits = static_cast<int32_t>(std::min(int64_t{args.max_splits}, tiles));
   params.split_tokens = args.split_tokens;
-  if (facts.tensor_maps == 0) return {};
+  if (facts.tensor_maps != 0) {
+    const uint32_t box_tokens = std::gcd(static_cast<uint32_t>(args.page_size), facts.box_tokens);
+    params.box_tokens_log2 = static_cast<uint32_t>(std::countr_zero(box_tokens));
+  }
+  return {};
+}
 
-  const uint32_t box_tokens = std::gcd(static_cast<uint32_t>(args.page_size), facts.box_tokens);
-  params.box_tokens_log2 = static_cast<uint32_t>(std::countr_zero(box_tokens));
-  MLA_CHECK(encode(target, k, facts.head_dim_k, facts.k_box, facts.k_swizzle, args, box_tokens, &params.k_map));
-  return encode(target, v, facts.head_dim_v, facts.v_box, facts.v_swizzle, args, box_tokens, &params.v_map);
+Error encode_decode_v1(const ParamsTarget& target, void* filled) {
+  const cubin::Facts& facts = *target.facts;
+  if (facts.tensor_maps == 0) return {};
+  DecodeParams& params = *static_cast<DecodeParams*>(filled);
+  MLA_CHECK(encode(target, params, "kv", params.kv, params.kv_token_stride, params.kv_page_stride,
+                   facts.head_dim_k, facts.k_box, facts.k_swizzle, &params.k_map));
+  return encode(target, params, params.v == params.kv ? "kv" : "v", params.v, params.v_token_stride,
+                params.v_page_stride, facts.head_dim_v, facts.v_box, facts.v_swizzle, &params.v_map);
 }
 #undef MLA_CHECK
 

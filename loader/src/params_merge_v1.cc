@@ -82,18 +82,17 @@ Error fill_merge_v1(const ParamsTarget& target, const mla_merge_args& args, void
                           args.heads, dim * dtype::bytes(facts.partial_dtype), 16, 1},
                          &params.partial_out_shard_stride, &params.partial_out_token_stride,
                          &params.partial_out_head_stride));
-  MLA_CHECK(check_shards("partial_lse", args.partial_lse, "partial_lse_shard_stride", args.shards,
-                         {"partial_lse_token_stride", "partial_lse_head_stride", "elements", args.tokens,
-                          args.heads, 1, 1, 4},
-                         &params.partial_lse_shard_stride, &params.partial_lse_token_stride,
-                         &params.partial_lse_head_stride));
+  MLA_CHECK(check_shards(
+      "partial_lse", args.partial_lse, "partial_lse_shard_stride", args.shards,
+      {"partial_lse_token_stride", "partial_lse_head_stride", "elements", args.tokens, args.heads, 1, 1, 4},
+      &params.partial_lse_shard_stride, &params.partial_lse_token_stride, &params.partial_lse_head_stride));
   MLA_CHECK(check_tokens("out", args.out,
                          {"out_token_stride", "out_head_stride", "bytes", args.tokens, args.heads,
                           dim * dtype::bytes(facts.out_dtype), 16, 1},
                          &params.out_token_stride, &params.out_head_stride));
-  MLA_CHECK(check_tokens("lse", args.lse,
-                         {"lse_token_stride", "lse_head_stride", "elements", args.tokens, args.heads, 1, 1, 4},
-                         &params.lse_token_stride, &params.lse_head_stride));
+  MLA_CHECK(check_tokens(
+      "lse", args.lse, {"lse_token_stride", "lse_head_stride", "elements", args.tokens, args.heads, 1, 1, 4},
+      &params.lse_token_stride, &params.lse_head_stride));
   params.partial_out = args.partial_out;
   params.partial_lse = args.partial_lse;
   params.out = args.out;

@@ -7,11 +7,16 @@
 
 namespace mla::loader {
 
-std::string word_name(std::span<const Word> list, uint32_t number) {
+const char* static_word_name(std::span<const Word> list, uint32_t number) {
   for (const Word& word : list) {
     if (word.number == number) return word.word;
   }
-  return std::to_string(number);
+  return "";
+}
+
+std::string word_name(std::span<const Word> list, uint32_t number) {
+  const char* name = static_word_name(list, number);
+  return name[0] != '\0' ? name : std::to_string(number);
 }
 
 std::string feature_names(uint32_t features) {

@@ -22,8 +22,7 @@ struct Word {
 // Kinds, dtypes and so on are packed in four bits each by the selector.
 inline constexpr uint32_t kWordBits = 4;
 
-#define MLA_WORD(prefix, word, NAME, number)                                                            \
-  {#word, #prefix #NAME, number},
+#define MLA_WORD(prefix, word, NAME, number) {#word, #prefix #NAME, number},
 #define MLA_DTYPE_WORD(word, NAME, number, bytes, meaning) MLA_WORD(MLA_DTYPE_, word, NAME, number)
 #define MLA_KIND_WORD(word, NAME, number, meaning) MLA_WORD(MLA_KIND_, word, NAME, number)
 #define MLA_FAMILY_WORD(word, NAME, number, meaning) MLA_WORD(MLA_FAMILY_, word, NAME, number)
@@ -88,6 +87,8 @@ constexpr uint32_t all_bits(std::span<const Word> list) {
   return bits;
 }
 
+// "e4m3", "" if it is no word; static storage.
+const char* static_word_name(std::span<const Word> list, uint32_t number);
 // "e4m3"; a number that is no word as "7".
 std::string word_name(std::span<const Word> list, uint32_t number);
 // "LSE, PDL": the names of bits, without the macro's prefix.
