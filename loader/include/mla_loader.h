@@ -256,8 +256,8 @@ typedef struct mla_problem {
   int32_t batch;                 /* requests, a hint; 0: not known */
   int32_t device_class;          /* 0; room for boards that differ within a compute capability */
   int64_t seq_len;               /* tokens of a usual request, a hint; 0: not known */
-  char* error;                   /* receives the sentence of a failure of mla_select and
-                                    mla_select_explain; null: not wanted */
+  char* error;                   /* receives the sentence of a failure; null: not wanted.
+                                    In mla_prepare that of its options comes first */
   uint64_t error_size;           /* bytes */
 } mla_problem;
 #define MLA_PROBLEM_INIT \

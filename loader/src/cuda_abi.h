@@ -66,6 +66,7 @@ inline constexpr uint64_t kProcAddressLegacyStream = 1;
 
 // CUtensorMap*
 inline constexpr int kTensorMapUint8 = 0;
+inline constexpr int kTensorMapFloat32 = 7;
 inline constexpr int kTensorMapBfloat16 = 9;
 inline constexpr int kTensorMapInterleaveNone = 0;
 inline constexpr int kTensorMapSwizzleNone = 0;

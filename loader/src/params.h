@@ -62,10 +62,6 @@ Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& args, vo
 Error encode_decode_v1(const ParamsTarget& target, void* params);
 Error fill_merge_v1(const ParamsTarget& target, const mla_merge_args& args, void* params);
 
-// What a decode kernel that takes tensor maps says of its boxes and no tensor map can have, "" if
-// nothing.
-std::string tensor_map_fault(const cubin::Facts& facts);
-
 // ---- checks that the functions share; `field` is the argument's name -----------------------------
 
 inline constexpr int64_t kMaxStride = int64_t{1} << 40;  // bytes, exclusive: of a tensor map

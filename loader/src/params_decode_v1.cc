@@ -182,6 +182,17 @@ Error fill_sparse(const ParamsTarget& target, const mla_launch_args& args, int64
   return check_end("sparse_indices", args.sparse_indices, elements * 4);
 }
 
+int tensor_map_type(uint32_t kv_dtype) {
+  switch (dtype::bytes(kv_dtype)) {
+    case 1:
+      return cuda::kTensorMapUint8;
+    case 2:
+      return cuda::kTensorMapBfloat16;
+    default:
+      return cuda::kTensorMapFloat32;
+  }
+}
+
 int swizzle_of(uint32_t bytes) {
   return bytes == 128  ? cuda::kTensorMapSwizzle128B
          : bytes == 64 ? cuda::kTensorMapSwizzle64B
@@ -197,7 +208,7 @@ Error encode(const ParamsTarget& target, const DecodeParams& params, const char*
   const uint64_t strides[2] = {static_cast<uint64_t>(token_stride), static_cast<uint64_t>(page_stride)};
   const uint32_t boxes[3] = {box, 1u << params.box_tokens_log2, 1};
   const uint32_t ones[3] = {1, 1, 1};
-  const int type = target.facts->kv_dtype == dtype::kBF16 ? cuda::kTensorMapBfloat16 : cuda::kTensorMapUint8;
+  const int type = tensor_map_type(target.facts->kv_dtype);
   const cuda::Result result =
       target.driver->cuTensorMapEncodeTiled(map, type, 3, reinterpret_cast<void*>(address), dims, strides,
                                             boxes, ones, cuda::kTensorMapInterleaveNone, swizzle_of(swizzle),
@@ -210,33 +221,6 @@ Error encode(const ParamsTarget& target, const DecodeParams& params, const char*
 }
 
 }  // namespace
-
-std::string tensor_map_fault(const cubin::Facts& facts) {
-  if (facts.tensor_maps == 0) return {};
-  if (!std::has_single_bit(facts.box_tokens)) {
-    return text("its box_tokens is ", facts.box_tokens, "; this library launches powers of two");
-  }
-  const uint32_t element = dtype::bytes(facts.kv_dtype);
-  if (facts.kv_dtype != dtype::kE4M3 && facts.kv_dtype != dtype::kBF16) {
-    return text("its cache is ", word_name(kDTypes, facts.kv_dtype),
-                "; this library makes tensor maps of e4m3 and bf16");
-  }
-  for (const auto& [name, box, swizzle] : {std::tuple("k_box", facts.k_box, facts.k_swizzle),
-                                           std::tuple("v_box", facts.v_box, facts.v_swizzle)}) {
-    if (box == 0 || box > 256 || box * element % 16 != 0) {
-      return text("its ", name, " is ", box,
-                  " elements; a tensor map takes 1 ... 256, in multiples of 16 bytes");
-    }
-    if (swizzle != 0 && swizzle != 32 && swizzle != 64 && swizzle != 128) {
-      return text("the swizzle of its ", name, " is ", swizzle, "; a tensor map takes 0, 32, 64 or 128");
-    }
-    if (swizzle != 0 && box * element > swizzle) {
-      return text("its ", name, " is ", box * element, " bytes; a tensor map with swizzle ", swizzle,
-                  " takes at most ", swizzle);
-    }
-  }
-  return {};
-}
 
 Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& given, void* out) {
   const cubin::Facts& facts = *target.facts;
