@@ -93,12 +93,16 @@ Status hash_sources(const NinjaFile& file, const fs::path& source,
   return {};
 }
 
+// The lines of a compiler's output, indented, and cut where it quotes what macros became.
 std::string indent(const std::string& text) {
+  constexpr size_t kLongest = 400;
   std::string indented;
   size_t begin = 0;
   while (begin < text.size()) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    indented += "  " + text.substr(begin, end - begin) + "\n";
+    std::string line = text.substr(begin, std::min(end - begin, kLongest));
+    if (end - begin > kLongest) line += " ...";
+    indented += "  " + line + "\n";
     begin = end + 1;
   }
   return indented;

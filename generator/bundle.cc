@@ -215,6 +215,9 @@ Status write_bundle(const std::string& dir_in, const manifest::Manifest& manifes
   // What is written must be readable by the strict reader.
   manifest::Manifest again;
   if (Status status = manifest::parse(text, kManifestName, &again); !status.ok()) return status;
+  for (const manifest::Kernel& kernel : again.kernels) {
+    if (!kernel.unknown.empty()) return Status::invalid(kernel.id + ": " + kernel.unknown);
+  }
   if (same_content(dir.string(), text, images, manifest)) return {};
 
   fs::create_directories(dir.parent_path(), error);
@@ -347,9 +350,9 @@ Status index_bundle(const std::string& dir, const IndexOptions& options, manifes
   return {};
 }
 
-std::vector<std::string> diff_manifests(const manifest::Manifest& a, const manifest::Manifest& b) {
-  nlohmann::json left = nlohmann::json::parse(manifest::write(a));
-  nlohmann::json right = nlohmann::json::parse(manifest::write(b));
+std::vector<std::string> diff_manifests(std::string_view a, std::string_view b) {
+  nlohmann::json left = nlohmann::json::parse(a);
+  nlohmann::json right = nlohmann::json::parse(b);
   std::map<std::string, nlohmann::json> kernels[2];
   for (nlohmann::json& kernel : left["kernels"]) kernels[0][kernel["id"]] = kernel;
   for (nlohmann::json& kernel : right["kernels"]) kernels[1][kernel["id"]] = kernel;

@@ -8,6 +8,7 @@
 #include "manifest/cubin.h"
 #include "manifest/fields.h"
 #include "manifest/sha256.h"
+#include "manifest/text.h"
 #include "manifest/words.h"
 
 namespace mla::generator {
@@ -104,16 +105,17 @@ Status describe(std::span<const std::byte> image, std::string_view file, manifes
   if (info.arch.empty())
     return fail("no section .note.nv.tkinfo; expected the toolkit's note, which names the target");
   if (!manifest::parse_target(info.arch, &kernel.target)) {
-    return fail("compiled with -arch " + info.arch + "; expected a target such as sm_120f");
+    return fail("compiled with -arch " + printable(info.arch) + "; expected a target such as sm_120f");
   }
   if (kernel.target.sm != info.sm) {
-    return fail("the ELF header says sm_" + number(info.sm) + ", the toolkit's note " + info.arch);
+    return fail("the ELF header says sm_" + number(info.sm) + ", the toolkit's note " + printable(info.arch));
   }
   if (info.kernels.size() != 1) return fail("has " + number(info.kernels.size()) + " kernels; expected one");
   const cubin::Kernel& code = info.kernels.front();
   kernel.symbol = code.symbol;
   if (!manifest::is_identifier(kernel.symbol) || !kernel.symbol.starts_with("mla_")) {
-    return fail("the kernel is called " + kernel.symbol + "; expected a name that starts with mla_");
+    return fail("the kernel is called " + printable(kernel.symbol) +
+                "; expected a name that starts with mla_");
   }
   kernel.id = kernel.symbol.substr(4) + "_" + kernel.target.name();
   kernel.file = cubin_path(kernel.id);
