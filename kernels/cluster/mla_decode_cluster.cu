@@ -14,10 +14,6 @@
 //   K --TMA--> producer 0 --P, max, sum (st.async)--> consumers 2 and 3 <--TMA-- V
 //              producer 1 --'
 //   producer 0 <-- running maximum, tile by tile --> producer 1
-#include <cuda_fp16.h>
-
-#include <cmath>
-
 #include "kernels/cluster/config.cuh"
 #include "kernels/cluster/consumer.cuh"
 #include "kernels/cluster/producer.cuh"
@@ -30,27 +26,43 @@
 namespace mla::cluster {
 
 MLA_EMIT_CUBIN_INFO(info_version, cubin::kInfoVersion);
-MLA_EMIT_CUBIN_INFO(params_version, kParamsVersion);
-MLA_EMIT_CUBIN_INFO(params_bytes, sizeof(DecodeParams));
-MLA_EMIT_CUBIN_INFO(family, cubin::kFamilyCluster);
-MLA_EMIT_CUBIN_INFO(q_dtype, cubin::kE4M3);
-MLA_EMIT_CUBIN_INFO(kv_dtype, cubin::kE4M3);
-MLA_EMIT_CUBIN_INFO(out_dtype, cubin::kBF16);
-MLA_EMIT_CUBIN_INFO(mma, kBlockScaled ? cubin::kMmaBlockScaled : cubin::kMmaPlain);
+MLA_EMIT_CUBIN_INFO(kind, kind::kDECODE);
+MLA_EMIT_CUBIN_INFO(requires_bits, requirement::kROW_TILES | requirement::kPARTIALS);
+MLA_EMIT_CUBIN_INFO(family, family::kCLUSTER);
+MLA_EMIT_CUBIN_INFO(q_dtype, dtype::kE4M3);
+MLA_EMIT_CUBIN_INFO(kv_dtype, dtype::kE4M3);
+MLA_EMIT_CUBIN_INFO(out_dtype, dtype::kBF16);
+MLA_EMIT_CUBIN_INFO(arithmetic, arithmetic::kQUANTISED);
+MLA_EMIT_CUBIN_INFO(mma, kBlockScaled ? mma_form::kBLOCK_SCALED : mma_form::kPLAIN);
+MLA_EMIT_CUBIN_INFO(cache_layout, cache_layout::kDENSE);
 MLA_EMIT_CUBIN_INFO(rows, kRows);
 MLA_EMIT_CUBIN_INFO(head_dim_k, kHeadDimK);
 MLA_EMIT_CUBIN_INFO(head_dim_v, kHeadDimV);
 MLA_EMIT_CUBIN_INFO(tile_tokens, kTileTokens);
-MLA_EMIT_CUBIN_INFO(cluster_size, kClusterSize);
+MLA_EMIT_CUBIN_INFO(page_size_multiple, 16);
+MLA_EMIT_CUBIN_INFO(page_size_max, 1 << 20);
+MLA_EMIT_CUBIN_INFO(features, feature::kLSE | feature::kPDL | feature::kSEPARATE_VALUES | feature::kSTRIDES |
+                                  feature::kRAGGED_Q | feature::kNON_CAUSAL | feature::kCONTEXT_PARALLEL);
+MLA_EMIT_CUBIN_INFO(tensor_maps, 1);
+MLA_EMIT_CUBIN_INFO(box_tokens, kTileTokens);
+MLA_EMIT_CUBIN_INFO(k_box, kKBox);
+MLA_EMIT_CUBIN_INFO(k_swizzle, kKSwizzle);
+MLA_EMIT_CUBIN_INFO(v_box, kVBox);
+MLA_EMIT_CUBIN_INFO(v_swizzle, kVSwizzle);
 MLA_EMIT_CUBIN_INFO(threads, kThreads);
+MLA_EMIT_CUBIN_INFO(cluster_size, kClusterSize);
 MLA_EMIT_CUBIN_INFO(dynamic_smem, kDynamicSmem);
-MLA_EMIT_CUBIN_INFO(page_size_min, 16);
-MLA_EMIT_CUBIN_INFO(page_size_max, 1024);
-MLA_EMIT_CUBIN_INFO(k_box, kKPart);
-MLA_EMIT_CUBIN_INFO(k_swizzle, 0);
-MLA_EMIT_CUBIN_INFO(v_box, kVPart);
-MLA_EMIT_CUBIN_INFO(v_swizzle, 128);
-MLA_EMIT_CUBIN_INFO(features, cubin::kFeatureLse | cubin::kFeaturePdl | cubin::kFeatureSeparateValues);
+MLA_EMIT_CUBIN_INFO(item_overhead, kItemOverhead);
+MLA_EMIT_CUBIN_INFO(min_share, kMinShare);
+MLA_EMIT_CUBIN_INFO(max_flat_merge, kMaxFlatMerge);
+MLA_EMIT_CUBIN_INFO(zeroed_bytes, Partials::kZeroedBytes);
+MLA_EMIT_CUBIN_INFO(fixed_bytes, 0);
+MLA_EMIT_CUBIN_INFO(bytes_per_worker, Partials::kBytesPerWorker);
+MLA_EMIT_CUBIN_INFO(max_workers, kMaxWorkers);
+MLA_EMIT_CUBIN_INFO(tile_cost, kTileCost);
+MLA_EMIT_CUBIN_INFO(params_struct, params_struct::kDECODE);
+MLA_EMIT_CUBIN_INFO(params_version, kDecodeParamsVersion);
+MLA_EMIT_CUBIN_INFO(params_bytes, sizeof(DecodeParams));
 
 }  // namespace mla::cluster
 
@@ -64,11 +76,12 @@ extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
   ConsumerSmem& consumer = *reinterpret_cast<ConsumerSmem*>(smem_base);
 
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  const int lane = threadIdx.x % 32;
+  // Read again in every role: kept over all of them, it would not stay in a register.
+  const auto lane = [] { return ptx::lane_id(); };
   const int rank = ptx::cluster_ctarank();
   const bool is_producer = rank < kProducers;
 
-  if (warp == kLoaderWarp && lane == 0) {
+  if (warp == kLoaderWarp && lane() == 0) {
     ptx::prefetch_tensor_map(is_producer ? &params.k_map : &params.v_map);
     if (is_producer) {
       init_producer_barriers(producer);
@@ -88,20 +101,20 @@ extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
     ptx::setmaxnreg_dec<kIoRegisters>();
     if (warp == kLoaderWarp) {
       if (is_producer) {
-        load_keys(params, producer, rank, lane);
+        load_keys(params, producer, rank, lane());
       } else {
-        load_values(params, consumer, rank - kProducers, lane);
+        load_values(params, consumer, rank - kProducers, lane());
       }
     } else if (warp == kSchedulerWarp) {
-      schedule(params, is_producer ? producer.queue : consumer.queue, ptx::clusterid_x(), ptx::nclusterid_x(),
-               lane);
+      schedule(schedule_rule(), params, is_producer ? producer.queue : consumer.queue, ptx::clusterid_x(),
+               ptx::nclusterid_x(), lane());
     }
   } else {
     ptx::setmaxnreg_inc<kMathRegisters>();
     if (is_producer) {
-      ProducerWarp(params, producer, rank, warp, lane).run();
+      ProducerWarp(params, producer, rank, warp, lane()).run();
     } else {
-      ConsumerWarp(params, consumer, rank - kProducers, warp, lane).run();
+      ConsumerWarp(params, consumer, rank - kProducers, warp, lane()).run();
     }
   }
 
