@@ -17,7 +17,6 @@
 #include "generator/ninja_file.h"
 #include "generator/process.h"
 #include "generator/toolkit.h"
-#include "kernels/common/mla_params.h"
 #include "manifest/cubin.h"
 #include "manifest/files.h"
 #include "manifest/sha256.h"
@@ -94,12 +93,16 @@ Status hash_sources(const NinjaFile& file, const fs::path& source,
   return {};
 }
 
+// The lines of a compiler's output, indented, and cut where it quotes what macros became.
 std::string indent(const std::string& text) {
+  constexpr size_t kLongest = 400;
   std::string indented;
   size_t begin = 0;
   while (begin < text.size()) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    indented += "  " + text.substr(begin, end - begin) + "\n";
+    std::string line = text.substr(begin, std::min(end - begin, kLongest));
+    if (end - begin > kLongest) line += " ...";
+    indented += "  " + line + "\n";
     begin = end + 1;
   }
   return indented;
@@ -235,7 +238,6 @@ BuildResult build(const BuildOptions& options) {
   manifest.name = options.name.empty() ? matrix.name : options.name;
   manifest.version = options.version.empty() ? matrix.version : options.version;
   manifest.toolkit = file.toolkit;
-  manifest.params_version = kParamsVersion;
   std::vector<std::vector<std::byte>> images(configurations.size());
   // Two configurations of one target with the same instructions: a macro that the source ignores.
   std::map<std::string, std::string> seen;  // target and digest -> id

@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uint64_t kMaxManifest = uint64_t{64} << 20;
-constexpr uint64_t kMaxCubin = uint64_t{1} << 30;
+using manifest::kMaxCubinBytes;
+using manifest::kMaxManifestBytes;
 const std::string kManifestName(manifest::kManifestFile);
 
 std::string reason(int error) {
@@ -128,10 +128,10 @@ Status put_in_place(TemporaryFolder& fresh, const fs::path& dir) {
 bool same_content(const std::string& dir, const std::string& text,
                   const std::vector<std::vector<std::byte>>& images, const manifest::Manifest& manifest) {
   std::vector<std::byte> bytes;
-  if (!files::read_file(dir + "/" + kManifestName, kMaxManifest, &bytes).ok() || as_text(bytes) != text)
+  if (!files::read_file(dir + "/" + kManifestName, kMaxManifestBytes, &bytes).ok() || as_text(bytes) != text)
     return false;
   for (size_t i = 0; i < images.size(); ++i) {
-    if (!files::read_file(dir + "/" + manifest.kernels[i].file, kMaxCubin, &bytes).ok() ||
+    if (!files::read_file(dir + "/" + manifest.kernels[i].file, kMaxCubinBytes, &bytes).ok() ||
         bytes != images[i]) {
       return false;
     }
@@ -196,7 +196,7 @@ Status read_bundle(const std::string& dir, manifest::Manifest* out, std::string*
   files::Folder folder;
   if (Status status = files::Folder::open(dir, &folder); !status.ok()) return status;
   std::vector<std::byte> bytes;
-  if (Status status = folder.read(kManifestName, kMaxManifest, &bytes); !status.ok()) return status;
+  if (Status status = folder.read(kManifestName, kMaxManifestBytes, &bytes); !status.ok()) return status;
   if (text != nullptr) *text = as_text(bytes);
   return manifest::parse(as_text(bytes), folder.path_of(kManifestName), out);
 }
@@ -215,6 +215,9 @@ Status write_bundle(const std::string& dir_in, const manifest::Manifest& manifes
   // What is written must be readable by the strict reader.
   manifest::Manifest again;
   if (Status status = manifest::parse(text, kManifestName, &again); !status.ok()) return status;
+  for (const manifest::Kernel& kernel : again.kernels) {
+    if (!kernel.unknown.empty()) return Status::invalid(kernel.id + ": " + kernel.unknown);
+  }
   if (same_content(dir.string(), text, images, manifest)) return {};
 
   fs::create_directories(dir.parent_path(), error);
@@ -247,7 +250,11 @@ std::vector<std::string> verify_bundle(const std::string& dir) {
   for (const manifest::Kernel& kernel : manifest.kernels) {
     known.insert(kernel.file);
     const std::string path = folder.path_of(kernel.file);
-    if (Status status = folder.read(kernel.file, kMaxCubin, &bytes); !status.ok()) {
+    if (!kernel.unknown.empty()) {
+      problems.push_back(folder.path_of(kManifestName) + ": " + kernel.id + ": " + kernel.unknown);
+      continue;
+    }
+    if (Status status = folder.read(kernel.file, kMaxCubinBytes, &bytes); !status.ok()) {
       problems.push_back(status.message());
       continue;
     }
@@ -273,10 +280,10 @@ std::vector<std::string> verify_bundle(const std::string& dir) {
     // A cubin with a stack does not tell its spills.
     if (said.resources.spill_bytes == manifest::kSpillUnknown)
       said.resources.spill_bytes = kernel.resources.spill_bytes;
-    manifest::Manifest a = manifest, b = manifest;
-    a.kernels = {said};
-    b.kernels = {kernel};
-    for (const std::string& line : diff_manifests(a, b)) {
+    std::vector<std::string> lines;
+    diff_leaves("", nlohmann::json::parse(manifest::write(said)),
+                nlohmann::json::parse(manifest::write(kernel)), &lines);
+    for (const std::string& line : lines) {
       problems.push_back(path + ": the cubin and the manifest differ: " + line);
     }
   }
@@ -312,14 +319,13 @@ Status index_bundle(const std::string& dir, const IndexOptions& options, manifes
   std::vector<std::byte> bytes;
   for (const std::string& file : there) {
     if (!file.ends_with(".cubin")) continue;
-    if (Status status = folder.read(file, kMaxCubin, &bytes); !status.ok()) return status;
+    if (Status status = folder.read(file, kMaxCubinBytes, &bytes); !status.ok()) return status;
     manifest::Kernel& kernel = manifest.kernels.emplace_back();
     std::string toolkit;
     const std::string path = folder.path_of(file);
     if (Status status = describe(bytes, path, &kernel, &toolkit); !status.ok()) return status;
     if (manifest.kernels.size() == 1) {
       manifest.toolkit = toolkit;
-      manifest.params_version = kernel.params.version;
     } else if (toolkit != manifest.toolkit) {
       return Status::invalid(path + ": built with toolkit " + toolkit + ", the cubins before it with " +
                              manifest.toolkit + "; a bundle has one toolkit");
@@ -344,9 +350,9 @@ Status index_bundle(const std::string& dir, const IndexOptions& options, manifes
   return {};
 }
 
-std::vector<std::string> diff_manifests(const manifest::Manifest& a, const manifest::Manifest& b) {
-  nlohmann::json left = nlohmann::json::parse(manifest::write(a));
-  nlohmann::json right = nlohmann::json::parse(manifest::write(b));
+std::vector<std::string> diff_manifests(std::string_view a, std::string_view b) {
+  nlohmann::json left = nlohmann::json::parse(a);
+  nlohmann::json right = nlohmann::json::parse(b);
   std::map<std::string, nlohmann::json> kernels[2];
   for (nlohmann::json& kernel : left["kernels"]) kernels[0][kernel["id"]] = kernel;
   for (nlohmann::json& kernel : right["kernels"]) kernels[1][kernel["id"]] = kernel;

@@ -39,8 +39,8 @@ struct IndexOptions {
 // are unknown.
 Status index_bundle(const std::string& dir, const IndexOptions& options, manifest::Manifest* out);
 
-// The differences between two manifests, one line each; empty: none.
-std::vector<std::string> diff_manifests(const manifest::Manifest& a, const manifest::Manifest& b);
+// The differences between the texts of two manifests that were read, one line each; empty: none.
+std::vector<std::string> diff_manifests(std::string_view a, std::string_view b);
 
 // Writes a file in one piece (beside it, then renamed). Messages name the path.
 Status write_file(const std::string& path, std::string_view text);

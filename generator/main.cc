@@ -7,6 +7,8 @@
 
 #include "generator/build.h"
 #include "generator/bundle.h"
+#include "generator/schema.h"
+#include "manifest/fields.h"
 #include "manifest/words.h"
 
 namespace mla::generator {
@@ -70,36 +72,72 @@ int list(const std::string& path, const Selection& selection, bool json) {
   return kExitDone;
 }
 
+// Everything about one kernel, a field a line.
+void show_kernel(const manifest::Kernel& kernel) {
+  const auto line = [](const std::string& name, const std::string& value, const std::string& meaning) {
+    printf("%-26s %-24s %s\n", name.c_str(), value.c_str(), meaning.c_str());
+  };
+  line("id", kernel.id, "");
+  line("target", kernel.target.name(), "");
+  line("symbol", kernel.symbol, "");
+  line("file", kernel.file, "");
+  line("size", std::to_string(kernel.size), "bytes of the file");
+  line("sha256", kernel.sha256, "");
+  line("min_driver", kernel.min_driver, "oldest driver");
+  if (!kernel.unknown.empty()) line("unusable", kernel.unknown, "");
+  for (const manifest::Field& field : cubin::kFields) {
+    if (!manifest::applies(field, kernel.facts.kind)) continue;
+    std::string name = manifest::json_pointer(field).substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    line(name, manifest::spell(field, manifest::get(kernel.facts, field)), field.meaning);
+  }
+  const uint32_t spills = kernel.resources.spill_bytes;
+  line("resources.registers", std::to_string(kernel.resources.registers), "of a thread");
+  line("resources.spill_bytes", spills == manifest::kSpillUnknown ? "?" : std::to_string(spills),
+       "of a thread");
+  line("resources.stack_bytes", std::to_string(kernel.resources.stack_bytes), "of a thread");
+  line("resources.static_smem", std::to_string(kernel.resources.static_smem), "of a CTA, bytes");
+}
+
 int show(const std::string& dir, const std::string& id, bool json) {
   manifest::Manifest manifest;
-  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
-  if (!id.empty()) {
-    std::erase_if(manifest.kernels, [&](const manifest::Kernel& kernel) { return kernel.id != id; });
-    if (manifest.kernels.empty()) {
-      return refuse(
-          Status::invalid(dir + ": has no kernel \"" + id + "\"; mla-gen show " + dir + " lists them"));
-    }
+  std::string text;
+  if (Status status = read_bundle(dir, &manifest, &text); !status.ok()) return refuse(status);
+  const auto kernel = std::find_if(manifest.kernels.begin(), manifest.kernels.end(),
+                                   [&](const manifest::Kernel& one) { return one.id == id; });
+  if (!id.empty() && kernel == manifest.kernels.end()) {
+    return refuse(
+        Status::invalid(dir + ": has no kernel \"" + id + "\"; mla-gen show " + dir + " lists them"));
   }
-  const std::string text = manifest::write(manifest);
-  if (json || !id.empty()) {
+  if (json) {
+    // The text as it is, with what this program does not know.
     const auto object = nlohmann::ordered_json::parse(text);
-    printf("%s\n", (id.empty() ? object : object["kernels"][0]).dump(2).c_str());
+    const size_t index = static_cast<size_t>(kernel - manifest.kernels.begin());
+    printf("%s\n", (id.empty() ? object : object["kernels"][index]).dump(2).c_str());
     return kExitDone;
   }
-  printf("%s %s, toolkit %s, parameter struct version %u\nsource hash %s\n\n", manifest.name.c_str(),
-         manifest.version.c_str(), manifest.toolkit.c_str(), manifest.params_version,
-         manifest.source_hash.c_str());
+  if (!id.empty()) {
+    show_kernel(*kernel);
+    return kExitDone;
+  }
+  printf("%s %s, toolkit %s\nsource hash %s\n\n", manifest.name.c_str(), manifest.version.c_str(),
+         manifest.toolkit.c_str(), manifest.source_hash.c_str());
   size_t width = 2;
-  for (const manifest::Kernel& kernel : manifest.kernels) width = std::max(width, kernel.id.size());
-  printf("%-*s  %-8s %9s %6s %6s %9s %8s %7s %8s %8s\n", static_cast<int>(width), "id", "target", "registers",
-         "spills", "stack", "dyn. smem", "st. smem", "threads", "cluster", "bytes");
-  for (const manifest::Kernel& kernel : manifest.kernels) {
-    const uint32_t spills = kernel.resources.spill_bytes;
-    printf("%-*s  %-8s %9u %6s %6u %9u %8u %7u %8u %8llu\n", static_cast<int>(width), kernel.id.c_str(),
-           kernel.target.name().c_str(), kernel.resources.registers,
+  for (const manifest::Kernel& one : manifest.kernels) width = std::max(width, one.id.size());
+  printf("%-*s  %-8s %-8s %9s %6s %6s %9s %8s %7s %8s %8s\n", static_cast<int>(width), "id", "kind", "target",
+         "registers", "spills", "stack", "dyn. smem", "st. smem", "threads", "cluster", "bytes");
+  for (const manifest::Kernel& one : manifest.kernels) {
+    const uint32_t spills = one.resources.spill_bytes;
+    if (!one.unknown.empty()) {
+      printf("%-*s  unusable: %s\n", static_cast<int>(width), one.id.c_str(), one.unknown.c_str());
+      continue;
+    }
+    printf("%-*s  %-8s %-8s %9u %6s %6u %9u %8u %7u %8u %8llu\n", static_cast<int>(width), one.id.c_str(),
+           std::string(manifest::word_for(manifest::kKindWords, one.facts.kind)).c_str(),
+           one.target.name().c_str(), one.resources.registers,
            spills == manifest::kSpillUnknown ? "?" : std::to_string(spills).c_str(),
-           kernel.resources.stack_bytes, kernel.launch.dynamic_smem, kernel.resources.static_smem,
-           kernel.launch.threads, kernel.launch.cluster_size, static_cast<unsigned long long>(kernel.size));
+           one.resources.stack_bytes, one.facts.dynamic_smem, one.resources.static_smem, one.facts.threads,
+           one.facts.cluster_size, static_cast<unsigned long long>(one.size));
   }
   return kExitDone;
 }
@@ -115,9 +153,10 @@ int verify(const std::string& dir) {
 }
 
 int diff(const std::string& first, const std::string& second) {
-  manifest::Manifest a, b;
-  if (Status status = read_bundle(first, &a); !status.ok()) return refuse(status);
-  if (Status status = read_bundle(second, &b); !status.ok()) return refuse(status);
+  manifest::Manifest ignored;
+  std::string a, b;
+  if (Status status = read_bundle(first, &ignored, &a); !status.ok()) return refuse(status);
+  if (Status status = read_bundle(second, &ignored, &b); !status.ok()) return refuse(status);
   const std::vector<std::string> lines = diff_manifests(a, b);
   for (const std::string& line : lines) printf("%s\n", line.c_str());
   return lines.empty() ? kExitDone : kExitFailed;
@@ -236,6 +275,12 @@ int run(int argc, char** argv) {
   index_command->add_option("--out", out, "File to write, - for stdout [<dir>/manifest.json]")
       ->type_name("FILE");
 
+  CLI::App* schema_command = app.add_subcommand(
+      "schema", "Print the JSON Schema of manifest.json, as manifest/manifest.schema.json");
+  bool markdown = false;
+  schema_command->add_flag("--markdown", markdown,
+                           "The table of a kernel's fields instead, as in docs/bundle.md");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -255,6 +300,10 @@ int run(int argc, char** argv) {
   if (show_command->parsed()) return show(dir, id, json);
   if (verify_command->parsed()) return verify(dir);
   if (diff_command->parsed()) return diff(dir, second);
+  if (schema_command->parsed()) {
+    printf("%s", (markdown ? field_table() : schema_text()).c_str());
+    return kExitDone;
+  }
   return index(dir, index_options, out);
 }
 

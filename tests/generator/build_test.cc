@@ -155,19 +155,19 @@ TEST_F(Build, GivesAVerifiedBundle) {
   EXPECT_EQ(m.kernels[1].id, "cluster_r64_sm_120f");
   EXPECT_EQ(m.kernels[2].id, "cluster_r64_sm_90a");
   EXPECT_EQ(m.kernels[0].symbol, "mla_cluster_r32");
-  EXPECT_EQ(m.kernels[0].config.rows, 32u);
-  EXPECT_EQ(m.kernels[1].config.rows, 64u);
-  EXPECT_EQ(m.kernels[0].priority, -5);
-  EXPECT_EQ(m.kernels[1].priority, 0);
+  EXPECT_EQ(m.kernels[0].facts.rows, 32u);
+  EXPECT_EQ(m.kernels[1].facts.rows, 64u);
+  EXPECT_EQ(m.kernels[0].facts.priority, -5);
+  EXPECT_EQ(m.kernels[1].facts.priority, 0);
   for (const manifest::Kernel& kernel : m.kernels) {
-    EXPECT_EQ(kernel.launch.threads, 64u);
-    EXPECT_EQ(kernel.launch.cluster_size, 2u);
-    EXPECT_EQ(kernel.launch.dynamic_smem, 4096u);
-    EXPECT_EQ(kernel.launch.carveout, 75);
+    EXPECT_EQ(kernel.facts.threads, 64u);
+    EXPECT_EQ(kernel.facts.cluster_size, 2u);
+    EXPECT_EQ(kernel.facts.dynamic_smem, 4096u);
+    EXPECT_EQ(kernel.facts.carveout, 75);
     EXPECT_EQ(kernel.resources.static_smem, 400u);
     EXPECT_EQ(kernel.resources.spill_bytes, 0u);
     EXPECT_GT(kernel.resources.registers, 0u);
-    EXPECT_EQ(kernel.params.bytes, 384u);
+    EXPECT_EQ(kernel.facts.params_bytes, 640u);
     // The PTX that the cubin was made from lies beside the bundle, under the cubin's digest.
     const std::string ptx = slurp(root_ / "ptx" / (kernel.sha256 + ".ptx"));
     EXPECT_NE(ptx.find(".target " + kernel.target.name()), std::string::npos) << kernel.id;
@@ -207,7 +207,12 @@ TEST_F(Build, GivesAVerifiedBundle) {
     EXPECT_NE(shown.output.find(word), std::string::npos) << word;
   }
   EXPECT_EQ(run({"show", root_ / "bundle", "--json"}).output, indexed.output);
-  const Result one = run({"show", root_ / "bundle", "cluster_r64_sm_90a"});
+  const Result lines = run({"show", root_ / "bundle", "cluster_r64_sm_90a"});
+  EXPECT_NE(
+      lines.output.find("config.rows                64                       row tile: (query token, head)"),
+      std::string::npos)
+      << lines.output;
+  const Result one = run({"show", root_ / "bundle", "cluster_r64_sm_90a", "--json"});
   EXPECT_EQ(nlohmann::json::parse(one.output)["target"]["sm"], 90);
   const Result none = run({"show", root_ / "bundle", "x"});
   EXPECT_EQ(none.code, 2);
@@ -365,7 +370,7 @@ TEST_F(Build, ACubinThatIsNotWhatWasAskedForIsRefused) {
       << ignored.output;
   EXPECT_FALSE(fs::exists(root_ / "bundle"));
 
-  edit("kernels/fixture/fixture.cu", "MLA_EMIT_CUBIN_INFO(threads, 64)", "MLA_EMIT_CUBIN_INFO(threads, 128)");
+  edit("kernels/fixture/fixture.cu", ".threads = 64", ".threads = 128");
   const Result threads = build({"--filter", "r32"});
   EXPECT_EQ(threads.code, 1);
   EXPECT_NE(threads.output.find("mla_threads is 128, the kernel is compiled for blocks of 64 threads"),
@@ -373,13 +378,42 @@ TEST_F(Build, ACubinThatIsNotWhatWasAskedForIsRefused) {
       << threads.output;
 
   edit("kernels/fixture/fixture.cu", "MLA_KERNEL_SYMBOL(const", "mla_other(const");
-  edit("kernels/fixture/fixture.cu", "MLA_EMIT_CUBIN_INFO(threads, 128)", "MLA_EMIT_CUBIN_INFO(threads, 64)");
+  edit("kernels/fixture/fixture.cu", ".threads = 128", ".threads = 64");
   const Result symbol = build({"--filter", "r32"});
   EXPECT_EQ(symbol.code, 1);
   EXPECT_NE(symbol.output.find("ptxas reported no registers and spills of mla_cluster_r32"),
             std::string::npos)
       << symbol.output;
   EXPECT_FALSE(fs::exists(root_ / "bundle"));
+}
+
+// A kernel cannot forget a fact, give one that its kind does not have, or invent one.
+TEST_F(Build, FactsAreCheckedWhereTheyAreWritten) {
+  const std::string good = slurp(root_ / "src/kernels/fixture/fixture.cu");
+  const auto error = [&](const std::string& from, const std::string& to) {
+    spill(root_ / "src/kernels/fixture/fixture.cu", replaced(good, from, to));
+    const Result failed = build({"--filter", "r32"});
+    EXPECT_EQ(failed.code, 1) << failed.output;
+    return failed.output;
+  };
+  const auto expect = [](const std::string& output, const std::string& message) {
+    EXPECT_NE(output.find(message), std::string::npos) << output;
+  };
+  expect(error("    .tile_cost = 1000,\n", ""), "\"kFacts.tile_cost is missing or out of range\"");
+  const std::string rows = error(".rows = kRows", ".rows = 1025");
+  expect(rows, "\"kFacts.rows is missing or out of range\"");
+  for (size_t at = 0; at < rows.size(); at = rows.find('\n', at) + 1) {
+    // The compiler quotes the line that the macros became.
+    EXPECT_LT(rows.find('\n', at) - at, 2000u) << rows;
+  }
+  expect(error(".k_swizzle = 64", ".k_swizzle = 48"), "\"kFacts.k_swizzle is missing or out of range\"");
+  expect(error(".max_workers = 256", ".max_workers = -1"), "integer conversion resulted in a change of sign");
+  expect(error("MLA_EMIT_DECODE_FACTS;", "MLA_EMIT_MERGE_FACTS;"),
+         "\"kFacts is not that of a merge kernel\"");
+  expect(error("MLA_EMIT_DECODE_FACTS;", "MLA_EMIT_DECODE_FACTS;\nMLA_EMIT_CUBIN_INFO(colour, 1);"),
+         "class \"mla::cubin::EmittedFacts\" has no member \"colour\"");
+  expect(error("MLA_EMIT_DECODE_FACTS;", "MLA_EMIT_DECODE_FACTS;\nMLA_EMIT_CUBIN_INFO(partial_dtype, 1);"),
+         "has the constant mla_partial_dtype; a decode kernel has none");
 }
 
 TEST_F(Build, LimitsAreEnforced) {
@@ -389,11 +423,10 @@ TEST_F(Build, LimitsAreEnforced) {
   spill(root_ / "src/matrix.json", matrix.dump());
   const Result built = build({"--filter", "r32"});
   EXPECT_EQ(built.code, 1);
-  EXPECT_NE(
-      built.output.find("cluster_r32_sm_120f: dynamic shared memory: 4096 is more than the limit of 4095"),
-      std::string::npos)
+  EXPECT_NE(built.output.find("cluster_r32_sm_120f: dynamic_smem: 4096 is more than the limit of 4095"),
+            std::string::npos)
       << built.output;
-  EXPECT_NE(built.output.find("cluster_r32_sm_120f: static shared memory: 400 is more than the limit of 399"),
+  EXPECT_NE(built.output.find("cluster_r32_sm_120f: static_smem: 400 is more than the limit of 399"),
             std::string::npos)
       << built.output;
   EXPECT_NE(built.output.find(" is more than the limit of 2\n"), std::string::npos) << built.output;
@@ -413,7 +446,7 @@ TEST_F(Build, SpillsAreReadFromTheAssembler) {
   edit("kernels/fixture/fixture.cu", "__launch_bounds__(64, 1)", "__launch_bounds__(64, 24)");
   const Result refused = build({"--filter", "r32"});
   EXPECT_EQ(refused.code, 1);
-  EXPECT_NE(refused.output.find("cluster_r32_sm_120f: spilled bytes: "), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("cluster_r32_sm_120f: spill_bytes: "), std::string::npos) << refused.output;
   EXPECT_NE(refused.output.find(" is more than the limit of 0"), std::string::npos) << refused.output;
 
   matrix["families"][0]["limits"].push_back(

@@ -39,7 +39,6 @@ class Bundle : public testing::Test {
     manifest_.version = "1";
     manifest_.toolkit = "13.0.88";
     manifest_.source_hash = std::string(64, 'a');
-    manifest_.params_version = kParamsVersion;
     add("cluster_x");
     add("cluster_y");
     ASSERT_TRUE(write());
@@ -166,19 +165,25 @@ TEST_F(Bundle, VerifyFindsDamage) {
 }
 
 TEST_F(Bundle, VerifyComparesTheManifestWithTheCubin) {
-  manifest_.kernels[1].config.rows = 64;
+  manifest_.kernels[1].facts.rows = 64;
   manifest_.kernels[1].resources.registers = 100;
   manifest_.toolkit = "13.0.1";
   ASSERT_TRUE(write());
   const std::string x = dir_ + "/cubins/cluster_x_sm_120f.cubin",
                     y = dir_ + "/cubins/cluster_y_sm_120f.cubin";
-  EXPECT_EQ(
-      verify_bundle(dir_),
-      (Lines{
-          x + ": built with toolkit 13.0.88; the manifest says 13.0.1",
-          y + ": built with toolkit 13.0.88; the manifest says 13.0.1",
-          y + ": the cubin and the manifest differ: cluster_y_sm_120f: /config/rows: 128 -> 64",
-          y + ": the cubin and the manifest differ: cluster_y_sm_120f: /resources/registers: 168 -> 100"}));
+  EXPECT_EQ(verify_bundle(dir_),
+            (Lines{x + ": built with toolkit 13.0.88; the manifest says 13.0.1",
+                   y + ": built with toolkit 13.0.88; the manifest says 13.0.1",
+                   y + ": the cubin and the manifest differ: /config/rows: 128 -> 64",
+                   y + ": the cubin and the manifest differ: /resources/registers: 168 -> 100"}));
+}
+
+TEST_F(Bundle, VerifyNamesWhatItDoesNotKnow) {
+  std::string text = slurp(dir_ + "/manifest.json");
+  const std::string kind = "\"kind\": \"decode\"";
+  spill(dir_ + "/manifest.json", text.replace(text.find(kind), kind.size(), "\"kind\": \"append\""));
+  EXPECT_EQ(verify_bundle(dir_), Lines{dir_ + "/manifest.json: cluster_x_sm_120f: its kind is \"append\", "
+                                              "which this program does not know"});
 }
 
 TEST_F(Bundle, VerifyNamesABrokenManifest) {
@@ -200,7 +205,7 @@ TEST_F(Bundle, IndexRebuildsTheManifest) {
   options.name = "test";
   options.version = "1";
   ASSERT_TRUE(index_bundle(dir_, options, &indexed).ok());
-  EXPECT_EQ(diff_manifests(manifest_, indexed),
+  EXPECT_EQ(diff_manifests(manifest::write(manifest_), manifest::write(indexed)),
             (Lines{"/source_hash: \"" + std::string(64, 'a') + "\" -> \"" + std::string(64, '0') + "\"",
                    "cluster_x_sm_120f: /resources/spill_bytes: 16 -> null",
                    "cluster_y_sm_120f: /resources/spill_bytes: 16 -> null"}));
@@ -231,11 +236,12 @@ TEST_F(Bundle, IndexSaysWhatItLacks) {
 
 TEST_F(Bundle, DiffNamesKernelsAndFields) {
   manifest::Manifest other = manifest_;
-  EXPECT_EQ(diff_manifests(manifest_, other), Lines{});
+  const std::string text = manifest::write(manifest_);
+  EXPECT_EQ(diff_manifests(text, manifest::write(other)), Lines{});
   other.version = "2";
-  other.kernels[1].priority = -1;
+  other.kernels[1].facts.priority = -1;
   other.kernels[0].id = "cluster_z_sm_120f";
-  EXPECT_EQ(diff_manifests(manifest_, other),
+  EXPECT_EQ(diff_manifests(text, manifest::write(other)),
             (Lines{"/version: \"1\" -> \"2\"", "cluster_x_sm_120f: only in the first",
                    "cluster_y_sm_120f: /priority: 3 -> -1", "cluster_z_sm_120f: only in the second"}));
 }
