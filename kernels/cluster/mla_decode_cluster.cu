@@ -25,44 +25,46 @@
 
 namespace mla::cluster {
 
-MLA_EMIT_CUBIN_INFO(info_version, cubin::kInfoVersion);
-MLA_EMIT_CUBIN_INFO(kind, kind::kDECODE);
-MLA_EMIT_CUBIN_INFO(requires_bits, requirement::kROW_TILES | requirement::kPARTIALS);
-MLA_EMIT_CUBIN_INFO(family, family::kCLUSTER);
-MLA_EMIT_CUBIN_INFO(q_dtype, dtype::kE4M3);
-MLA_EMIT_CUBIN_INFO(kv_dtype, dtype::kE4M3);
-MLA_EMIT_CUBIN_INFO(out_dtype, dtype::kBF16);
-MLA_EMIT_CUBIN_INFO(arithmetic, arithmetic::kQUANTISED);
-MLA_EMIT_CUBIN_INFO(mma, kBlockScaled ? mma_form::kBLOCK_SCALED : mma_form::kPLAIN);
-MLA_EMIT_CUBIN_INFO(cache_layout, cache_layout::kDENSE);
-MLA_EMIT_CUBIN_INFO(rows, kRows);
-MLA_EMIT_CUBIN_INFO(head_dim_k, kHeadDimK);
-MLA_EMIT_CUBIN_INFO(head_dim_v, kHeadDimV);
-MLA_EMIT_CUBIN_INFO(tile_tokens, kTileTokens);
-MLA_EMIT_CUBIN_INFO(page_size_multiple, 16);
-MLA_EMIT_CUBIN_INFO(page_size_max, 1 << 20);
-MLA_EMIT_CUBIN_INFO(features, feature::kLSE | feature::kPDL | feature::kSEPARATE_VALUES | feature::kSTRIDES |
-                                  feature::kRAGGED_Q | feature::kNON_CAUSAL | feature::kCONTEXT_PARALLEL);
-MLA_EMIT_CUBIN_INFO(tensor_maps, 1);
-MLA_EMIT_CUBIN_INFO(box_tokens, kTileTokens);
-MLA_EMIT_CUBIN_INFO(k_box, kKBox);
-MLA_EMIT_CUBIN_INFO(k_swizzle, kKSwizzle);
-MLA_EMIT_CUBIN_INFO(v_box, kVBox);
-MLA_EMIT_CUBIN_INFO(v_swizzle, kVSwizzle);
-MLA_EMIT_CUBIN_INFO(threads, kThreads);
-MLA_EMIT_CUBIN_INFO(cluster_size, kClusterSize);
-MLA_EMIT_CUBIN_INFO(dynamic_smem, kDynamicSmem);
-MLA_EMIT_CUBIN_INFO(item_overhead, kItemOverhead);
-MLA_EMIT_CUBIN_INFO(min_share, kMinShare);
-MLA_EMIT_CUBIN_INFO(max_flat_merge, kMaxFlatMerge);
-MLA_EMIT_CUBIN_INFO(zeroed_bytes, Partials::kZeroedBytes);
-MLA_EMIT_CUBIN_INFO(fixed_bytes, 0);
-MLA_EMIT_CUBIN_INFO(bytes_per_worker, Partials::kBytesPerWorker);
-MLA_EMIT_CUBIN_INFO(max_workers, kMaxWorkers);
-MLA_EMIT_CUBIN_INFO(tile_cost, kTileCost);
-MLA_EMIT_CUBIN_INFO(params_struct, params_struct::kDECODE);
-MLA_EMIT_CUBIN_INFO(params_version, kDecodeParamsVersion);
-MLA_EMIT_CUBIN_INFO(params_bytes, sizeof(DecodeParams));
+constexpr cubin::Facts kFacts = {
+    .kind = kind::kDECODE,
+    .requires_bits = requirement::kROW_TILES | requirement::kPARTIALS,
+    .family = family::kCLUSTER,
+    .q_dtype = dtype::kE4M3,
+    .kv_dtype = dtype::kE4M3,
+    .out_dtype = dtype::kBF16,
+    .arithmetic = arithmetic::kQUANTISED,
+    .mma = kBlockScaled ? mma_form::kBLOCK_SCALED : mma_form::kPLAIN,
+    .cache_layout = cache_layout::kDENSE,
+    .rows = kRows,
+    .head_dim_k = kHeadDimK,
+    .head_dim_v = kHeadDimV,
+    .tile_tokens = kTileTokens,
+    .page_size_multiple = 16,
+    .page_size_max = 1 << 20,
+    .features = feature::kLSE | feature::kPDL | feature::kSEPARATE_VALUES | feature::kSTRIDES |
+                feature::kRAGGED_Q | feature::kNON_CAUSAL | feature::kCONTEXT_PARALLEL,
+    .tensor_maps = 1,
+    .box_tokens = kTileTokens,
+    .k_box = kKBox,
+    .k_swizzle = kKSwizzle,
+    .v_box = kVBox,
+    .v_swizzle = kVSwizzle,
+    .threads = kThreads,
+    .cluster_size = kClusterSize,
+    .dynamic_smem = kDynamicSmem,
+    .item_overhead = kItemOverhead,
+    .min_share = kMinShare,
+    .max_flat_merge = kMaxFlatMerge,
+    .zeroed_bytes = Partials::kZeroedBytes,
+    .fixed_bytes = 0,
+    .bytes_per_worker = Partials::kBytesPerWorker,
+    .max_workers = kMaxWorkers,
+    .tile_cost = kTileCost,
+    .params_struct = params_struct::kDECODE,
+    .params_version = kDecodeParamsVersion,
+    .params_bytes = sizeof(DecodeParams),
+};
+MLA_EMIT_DECODE_FACTS;
 
 }  // namespace mla::cluster
 
