@@ -170,8 +170,15 @@ Selector::Selector(const std::vector<manifest::Kernel>& kernels, const std::vect
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     const manifest::Kernel& x = kernels[a];
     const manifest::Kernel& y = kernels[b];
-    return std::tie(x.target.sm, x.target.suffix, y.facts.priority, x.id) <
-           std::tie(y.target.sm, y.target.suffix, x.facts.priority, y.id);
+    return std::tie(y.facts.priority, x.id) < std::tie(x.facts.priority, y.id);
+  });
+  std::vector<uint32_t> place(kernels.size());
+  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    const manifest::Kernel& x = kernels[a];
+    const manifest::Kernel& y = kernels[b];
+    return std::tie(x.target.sm, x.target.suffix, x.facts.page_size_multiple, x.facts.rows, place[a]) <
+           std::tie(y.target.sm, y.target.suffix, y.facts.page_size_multiple, y.facts.rows, place[b]);
   });
   entries_.reserve(order.size());
   for (const uint32_t index : order) {
@@ -193,6 +200,7 @@ Selector::Selector(const std::vector<manifest::Kernel>& kernels, const std::vect
     entry.rows = f.kind == kind::kDECODE ? f.rows : 1;
     entry.tile_cost = f.tile_cost;
     entry.folds = f.requires_bits & requirement::kROW_TILES;
+    entry.order = place[index];
     entry.index = index;
     entries_.push_back(entry);
     groups_.back().end = static_cast<uint32_t>(entries_.size());
@@ -212,10 +220,14 @@ Selector::Wanted Selector::wanted(const mla_problem& p) {
           u(p.q_len)};
 }
 
-bool Selector::serves(const Entry& entry, const Wanted& w) {
+bool Selector::may_serve(const Entry& entry, const Wanted& w) {
   return ((entry.words ^ w.words) & w.mask) == 0 && entry.dims == w.dims &&
          (entry.features & w.features) == w.features && w.page_size <= entry.page_size_max &&
-         w.page_size % entry.page_size_multiple == 0 && (entry.folds != 0 || entry.rows >= w.heads);
+         (entry.folds != 0 || entry.rows >= w.heads);
+}
+
+bool Selector::serves(const Entry& entry, const Wanted& w) {
+  return may_serve(entry, w) && w.page_size % entry.page_size_multiple == 0;
 }
 
 uint64_t Selector::row_tiles(const Entry& entry, const Wanted& w) {
@@ -231,12 +243,24 @@ bool Selector::best(const mla_problem& problem, uint32_t* index) const {
     const int rank = target_rank(group.sm, group.suffix, problem.cc_major, problem.cc_minor);
     if (rank == kRunsNot || (best_entry != nullptr && rank >= best_rank)) continue;
     const Entry* best_here = nullptr;
+    const Entry* like = nullptr;  // the last one of which the two lines below are true
+    bool divides = false;
+    uint64_t tiles = 0;
     for (uint32_t i = group.begin; i < group.end; ++i) {
       const Entry& entry = entries_[i];
-      if (!serves(entry, w)) continue;
-      const uint64_t cost = row_tiles(entry, w) * entry.tile_cost;
-      // Of equal cost the first is the best by priority and id.
-      if (best_here != nullptr && cost >= best_cost) continue;
+      if (!may_serve(entry, w)) continue;
+      if (like == nullptr || like->page_size_multiple != entry.page_size_multiple ||
+          like->rows != entry.rows || like->folds != entry.folds) {
+        divides = w.page_size % entry.page_size_multiple == 0;
+        tiles = row_tiles(entry, w);
+        like = &entry;
+      }
+      if (!divides) continue;
+      const uint64_t cost = tiles * entry.tile_cost;
+      if (best_here != nullptr &&
+          (cost > best_cost || (cost == best_cost && entry.order > best_here->order))) {
+        continue;
+      }
       best_cost = cost;
       best_here = &entry;
     }
@@ -251,17 +275,18 @@ bool Selector::best(const mla_problem& problem, uint32_t* index) const {
 
 std::vector<uint32_t> Selector::ranked(const mla_problem& problem) const {
   const Wanted w = wanted(problem);
-  std::vector<std::tuple<int, uint64_t, uint32_t>> order;  // rank of the target, cost, place in entries_
+  // Rank of the target, cost, priority and id, place in entries_.
+  std::vector<std::tuple<int, uint64_t, uint32_t, uint32_t>> order;
   for (const Group& group : groups_) {
     const int rank = target_rank(group.sm, group.suffix, problem.cc_major, problem.cc_minor);
     for (uint32_t i = group.begin; rank != kRunsNot && i < group.end; ++i) {
       const Entry& entry = entries_[i];
-      if (serves(entry, w)) order.emplace_back(rank, row_tiles(entry, w) * entry.tile_cost, i);
+      if (serves(entry, w)) order.emplace_back(rank, row_tiles(entry, w) * entry.tile_cost, entry.order, i);
     }
   }
   std::sort(order.begin(), order.end());
   std::vector<uint32_t> out;
-  for (const auto& [rank, cost, position] : order) out.push_back(entries_[position].index);
+  for (const auto& [rank, cost, place, position] : order) out.push_back(entries_[position].index);
   return out;
 }
 

@@ -66,9 +66,23 @@ reference::Format format_of(mla_dtype dtype) {
   return dtype == MLA_DTYPE_E4M3 ? reference::Format::kE4M3 : reference::Format::kBF16;
 }
 
+PreparedKernel describe(const LoaderApi& api, const mla_bundle* bundle, const mla_kernel* kernel) {
+  PreparedKernel described;
+  described.bundle = bundle;
+  described.kernel = kernel;
+  mla_bundle_info info = MLA_BUNDLE_INFO_INIT;
+  MLA_API_CALL(api, mla_bundle_get_info, bundle, &info);
+  described.workspace_zeroed_bytes = info.workspace_zeroed_bytes;
+  MLA_API_CALL(api, mla_kernel_get_info, kernel, &described.prepared);
+  MLA_API_CALL(api, mla_bundle_get_kernel, bundle, described.prepared.kernel_index, &described.info);
+  return described;
+}
+
 int launch_workers(const PreparedKernel& kernel, const DecodeCase& c) {
-  if (c.sms_cap == 0) return kernel.prepared.max_workers;
-  return std::min(kernel.prepared.max_workers, std::max(1, c.sms_cap / kernel.info.cluster_size));
+  const int workers = kernel.prepared.max_workers, cluster = kernel.info.cluster_size;
+  if (c.sms_cap == 0) return workers;
+  const int ctas_per_sm = std::max(1, workers * cluster / kernel.prepared.sm_count);
+  return std::clamp(c.sms_cap * ctas_per_sm / cluster, 1, workers);
 }
 
 DecodeRunner::DecodeRunner(const Driver& driver, const LoaderApi& api, const PreparedKernel& kernel,
@@ -80,14 +94,14 @@ DecodeRunner::DecodeRunner(const Driver& driver, const LoaderApi& api, const Pre
   if (layout.v_bytes) v_ = DeviceBuffer(driver, layout.v_bytes, false);
   page_table_ = DeviceBuffer(driver, layout.batch * layout.page_table_stride * sizeof(int32_t), false);
   seq_lens_ = DeviceBuffer(driver, layout.batch * sizeof(int32_t), false);
-  out_ = DeviceBuffer(driver, layout.rows(c) * kHeadDimV * 2, true);
+  out_ = DeviceBuffer(driver, layout.rows(c) * reference::kDepthV * 2, true);
   if (c.want_lse) lse_ = DeviceBuffer(driver, layout.rows(c) * sizeof(float), true);
   if (c.scales_on_device) scales_ = DeviceBuffer(driver, 2 * sizeof(float), false);
   if (c.want_bad_page_counter) bad_pages_ = DeviceBuffer(driver, sizeof(uint32_t), false);
   workspace_ = DeviceBuffer(driver, kernel.prepared.workspace_bytes, true);
   if (poison_workspace) workspace_.fill(0xff);
   MLA_CU(driver_, cuCtxSynchronize);
-  MLA_API_CALL(api_, mla_workspace_init, kernel.kernel, workspace_.address(), workspace_.bytes(), stream_);
+  MLA_API_CALL(api_, mla_workspace_init, kernel.bundle, workspace_.address(), workspace_.bytes(), stream_);
   synchronize();
 }
 
@@ -126,9 +140,9 @@ void DecodeRunner::upload_pool(DeviceBuffer& pool, const DecodeData& data, const
 
 void DecodeRunner::upload(const DecodeData& data) {
   q_.write(data.q.data(), data.q.size());
-  upload_pool(kv_, data, data.keys, kHeadDimK, layout_.kv_token_stride, layout_.kv_page_stride);
+  upload_pool(kv_, data, data.keys, reference::kDepthK, layout_.kv_token_stride, layout_.kv_page_stride);
   if (v_.bytes())
-    upload_pool(v_, data, data.values, kHeadDimV, layout_.v_token_stride, layout_.v_page_stride);
+    upload_pool(v_, data, data.values, reference::kDepthV, layout_.v_token_stride, layout_.v_page_stride);
   page_table_.write(data.device_table.data(), page_table_.bytes());
   seq_lens_.write(data.seq_lens.data(), seq_lens_.bytes());
   if (c_.scales_on_device) {
@@ -213,10 +227,15 @@ std::vector<std::string> DecodeRunner::check_memory() const {
   if (lse_.bytes()) add(lse_.check_guards("lse"));
   add(workspace_.check_guards("workspace"));
 
-  const uint64_t bytes = std::min(workspace_.bytes(), workspace_counter_bytes(kernel_.prepared.max_workers));
-  std::vector<uint8_t> counters(bytes);
-  workspace_.read(counters.data(), bytes);
-  const auto nonzero = std::find_if(counters.begin(), counters.end(), [](uint8_t byte) { return byte != 0; });
+  // The header and, behind it, counters that are zero between launches.
+  std::vector<uint8_t> counters(std::min(workspace_.bytes(), kernel_.workspace_zeroed_bytes));
+  if (counters.empty()) return faults;
+  workspace_.read(counters.data(), counters.size());
+  uint64_t magic = 0;
+  std::memcpy(&magic, counters.data(), sizeof(magic));
+  if (magic != kWorkspaceMagic) add("workspace: the header's magic word is gone after the launch");
+  const auto nonzero =
+      std::find_if(counters.begin() + sizeof(magic), counters.end(), [](uint8_t byte) { return byte != 0; });
   if (nonzero != counters.end()) {
     add("workspace: the counters are not zero after the launch (byte " +
         std::to_string(nonzero - counters.begin()) + ")");

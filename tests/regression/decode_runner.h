@@ -39,10 +39,15 @@ class DeviceBuffer {
 };
 
 struct PreparedKernel {
+  const mla_bundle* bundle = nullptr;
   const mla_kernel* kernel = nullptr;
+  uint64_t workspace_zeroed_bytes = 0;  // of the bundle
   mla_kernel_info info = MLA_KERNEL_INFO_INIT;
   mla_prepared_info prepared = MLA_PREPARED_INFO_INIT;
 };
+
+// A handle that the loader gave, with what it says of it.
+PreparedKernel describe(const LoaderApi& api, const mla_bundle* bundle, const mla_kernel* kernel);
 
 // Number formats of a kernel's inputs.
 reference::Format format_of(mla_dtype dtype);
