@@ -56,7 +56,7 @@ TEST_F(DriverTest, LaunchAndSelectAllocateNothing) {
   mla_bundle_open("", nullptr, nullptr);
   EXPECT_GT(g_allocations, before) << "the loader's allocations are not counted, so this test shows nothing";
 
-  mla_problem problem = MLA_PROBLEM_INIT;
+  mla_problem problem = any_problem();
   mla_kernel* kernel = nullptr;
   ASSERT_OK(mla_prepare(bundle.get(), &problem, nullptr, &kernel));
   void* stream = fake_new_stream(context_);
@@ -76,7 +76,7 @@ TEST_F(DriverTest, LaunchAndSelectAllocateNothing) {
   mla_status status = MLA_SUCCESS;
   for (int i = 0; i < 100; ++i) {
     status |= mla_select(bundle.get(), &problem, &index);
-    status |= mla_workspace_init(kernel, args.workspace, args.workspace_bytes, stream);
+    status |= mla_workspace_init(bundle.get(), args.workspace, args.workspace_bytes, stream);
     status |= mla_launch(kernel, &args, stream);
   }
   const int allocations = g_allocations - before;

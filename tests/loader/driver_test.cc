@@ -38,7 +38,7 @@ std::string in_child(const std::function<std::string()>& body) {
 
 std::string prepare_result(const TestBundle& files) {
   const Bundle bundle = open_bundle(files);
-  const mla_problem problem = MLA_PROBLEM_INIT;
+  const mla_problem problem = any_problem();
   mla_kernel* kernel = nullptr;
   const mla_status status = mla_prepare(bundle.get(), &problem, nullptr, &kernel);
   return std::string(mla_status_name(status)) +

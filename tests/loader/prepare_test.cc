@@ -23,7 +23,7 @@ class PrepareTest : public DriverTest {
   }
 
   mla_status prepare(mla_kernel** kernel, void* context = nullptr) {
-    const mla_problem problem = MLA_PROBLEM_INIT;
+    const mla_problem problem = any_problem();
     mla_prepare_options options = MLA_PREPARE_OPTIONS_INIT;
     options.context = context;
     return mla_prepare(bundle_.get(), &problem, &options, kernel);
@@ -48,7 +48,7 @@ TEST_F(PrepareTest, LoadsChecksAndReports) {
   EXPECT_EQ(info.cc_minor, 0);
   EXPECT_EQ(info.sm_count, 188);
   EXPECT_EQ(info.max_workers, 46);
-  EXPECT_EQ(info.workspace_bytes, workspace_bytes(128, 46));
+  EXPECT_EQ(info.workspace_bytes, 4096u + 1000 + 46 * 600000);
   EXPECT_EQ(info.workspace_alignment, 256u);
   EXPECT_EQ(fake_kernel_attribute(0, cuda::kFunctionMaxDynamicSharedSizeBytes), 100224);
   EXPECT_EQ(fake_kernel_attribute(0, cuda::kFunctionPreferredSharedMemoryCarveout), 100);
@@ -61,7 +61,7 @@ TEST_F(PrepareTest, LoadsChecksAndReports) {
 }
 
 TEST_F(PrepareTest, NothingIsLoadedThatWasNotAskedFor) {
-  files_.add("other", 120, "f").config.rows = 64;
+  files_.add("other", 120, "f").facts.rows = 64;
   files_.add("hopper", 90, "a");
   files_.write();
   bundle_ = open_bundle(files_);
@@ -143,7 +143,7 @@ TEST_F(PrepareTest, NoContext) {
 }
 
 TEST_F(PrepareTest, Arguments) {
-  mla_problem problem = MLA_PROBLEM_INIT;
+  mla_problem problem = any_problem();
   mla_prepare_options options = MLA_PREPARE_OPTIONS_INIT;
   EXPECT_ERROR(mla_prepare(nullptr, &problem, &options, &kernel_), MLA_ERROR_INVALID_ARGUMENT,
                "bundle is null");
@@ -194,11 +194,11 @@ TEST_F(PrepareTest, NoKernelForTheDevice) {
 }
 
 TEST_F(PrepareTest, UnusableKernelByIndex) {
-  files_.manifest().kernels[0].params.bytes = 400;
+  files_.manifest().kernels[0].facts.params_bytes = 400;
   files_.write();
   bundle_ = open_bundle(files_);
   EXPECT_ERROR(mla_prepare_index(bundle_.get(), 0, nullptr, &kernel_), MLA_ERROR_NO_KERNEL,
-               "k: its parameter struct has 400 bytes; this library passes 384");
+               "k: its parameter struct has 400 bytes; this library passes 640");
 }
 
 // ---- limits ------------------------------------------------------------------------------------
@@ -232,12 +232,13 @@ TEST_F(PrepareTest, DeviceLimits) {
   EXPECT_OK(prepare(&kernel_));
 }
 
-TEST_F(PrepareTest, WorkersAreBoundedByTheWorkspaceLayout) {
+TEST_F(PrepareTest, WorkersAreBoundedByTheKernelsOwnLimit) {
   fake_set_max_clusters(0, 100000);
   ASSERT_OK(prepare(&kernel_));
   mla_prepared_info info = MLA_PREPARED_INFO_INIT;
   ASSERT_OK(mla_kernel_get_info(kernel_, &info));
-  EXPECT_EQ(info.max_workers, kMaxWorkers);
+  EXPECT_EQ(info.max_workers, 256) << "as many as the kernel says";
+  EXPECT_EQ(info.workspace_bytes, 4096u + 1000 + 256 * 600000);
 }
 
 // ---- the manifest against the driver -----------------------------------------------------------
@@ -254,10 +255,10 @@ TEST_F(PrepareTest, ManifestMustBeTrue) {
          "0 bytes of static shared memory of k, the driver says 2048");
   expect(cuda::kFunctionMaxThreadsPerBlock, 256, 384, "384 threads per CTA of k, the driver says 256");
   expect(cuda::kFunctionRequiredClusterWidth, 2, 4, "4 CTAs per cluster of k, the driver says 2");
-  fake_set_params(1, 392);
+  fake_set_params(1, 648);
   EXPECT_ERROR(prepare(&kernel_), MLA_ERROR_INVALID_BUNDLE,
-               cubin() + ": manifest.json says 384 bytes of parameters of k, the driver says 392");
-  fake_set_params(1, 384);
+               cubin() + ": manifest.json says 640 bytes of parameters of k, the driver says 648");
+  fake_set_params(1, 640);
   // Drivers may count the kilobyte that the system takes.
   fake_set_function_attribute(cuda::kFunctionSharedSizeBytes, 1024);
   EXPECT_OK(prepare(&kernel_));
@@ -301,8 +302,12 @@ const Failure kFailures[] = {
     {"cuDeviceGetAttribute", 3, "cuDeviceGetAttribute(MULTIPROCESSOR_COUNT)"},
     {"cuDeviceGetAttribute", 4, "cuDeviceGetAttribute(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)"},
     {"cuDeviceGetAttribute", 5, "cuDeviceGetAttribute(MAX_THREADS_PER_BLOCK)"},
-    {"cuDeviceGetAttribute", 6, "cuDeviceGetAttribute(CLUSTER_LAUNCH)"},
-    {"cuDeviceGetAttribute", 7, "cuDeviceGetAttribute(TENSOR_MAP_ACCESS_SUPPORTED)"},
+    {"cuDeviceGetAttribute", 6, "cuDeviceGetAttribute(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 7, "cuDeviceGetAttribute(MAX_THREADS_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 8, "cuDeviceGetAttribute(MAX_REGISTERS_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 9, "cuDeviceGetAttribute(MAX_BLOCKS_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 10, "cuDeviceGetAttribute(CLUSTER_LAUNCH)"},
+    {"cuDeviceGetAttribute", 11, "cuDeviceGetAttribute(TENSOR_MAP_ACCESS_SUPPORTED)"},
     {"cuStreamIsCapturing", 1, "cuStreamIsCapturing"},
     {"cuThreadExchangeStreamCaptureMode", 1, "cuThreadExchangeStreamCaptureMode"},
     {"cuLibraryLoadData", 1, "k: cuLibraryLoadData"},
@@ -339,7 +344,7 @@ TEST_F(PrepareTest, EveryFailureIsToldAndCanBeRepeated) {
     kernel_ = nullptr;
     ++calls;
   }
-  EXPECT_EQ(calls, 26);
+  EXPECT_EQ(calls, 30);
 }
 
 // The table above is complete: a successful first preparation makes these calls and no others.
@@ -402,7 +407,7 @@ class RefusalTest : public DriverTest {
     return files_.manifest().kernels[info.kernel_index].id;
   }
   mla_status prepare() {
-    const mla_problem problem = MLA_PROBLEM_INIT;
+    const mla_problem problem = any_problem();
     return mla_prepare(bundle_.get(), &problem, nullptr, &kernel_);
   }
   TestBundle files_;
@@ -460,7 +465,7 @@ TEST_F(RefusalTest, AllRefusalsAreReported) {
 }
 
 TEST_F(RefusalTest, DeviceLimitIsPassedOverToo) {
-  files_.manifest().kernels[1].launch.dynamic_smem = 90000;
+  files_.manifest().kernels[1].facts.dynamic_smem = 90000;
   files_.write();
   bundle_ = open_bundle(files_);
   fake_set_device_attribute(0, cuda::kDeviceMaxSharedMemoryPerBlockOptin, 99000);
