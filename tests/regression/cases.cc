@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/regression/cases.h"
 
+#include "kernels/common/mla_words.h"
 #include "loader/include/mla_loader.h"
 
 namespace mla::test {
@@ -144,19 +145,28 @@ std::vector<NamedCase> all_cases() {
   return cases;
 }
 
+unsigned needed_features(const DecodeCase& c) {
+  unsigned features = 0;
+  if (c.want_lse) features |= MLA_FEATURE_LSE;
+  if (c.use_pdl) features |= MLA_FEATURE_PDL;
+  if (c.own_values) features |= MLA_FEATURE_SEPARATE_VALUES;
+  if (c.strided_rows) features |= MLA_FEATURE_STRIDES;
+  if (!c.query_counts.empty()) features |= MLA_FEATURE_RAGGED_Q;
+  if (!c.is_causal) features |= MLA_FEATURE_NON_CAUSAL;
+  if (c.cp_size > 1) features |= MLA_FEATURE_CONTEXT_PARALLEL;
+  return features;
+}
+
 std::string why_not(const DecodeCase& c, const KernelLimits& kernel) {
-  if (c.query_heads > kernel.rows) {
-    return std::to_string(c.query_heads) + " heads, the kernel has " + std::to_string(kernel.rows) + " rows";
+  if (c.page_tokens % kernel.page_size_multiple != 0 || c.page_tokens > kernel.page_size_max) {
+    return "page size " + std::to_string(c.page_tokens) + ", the kernel has multiples of " +
+           std::to_string(kernel.page_size_multiple) + " up to " + std::to_string(kernel.page_size_max);
   }
-  if (c.page_tokens < kernel.page_size_min || c.page_tokens > kernel.page_size_max) {
-    return "page size " + std::to_string(c.page_tokens) + ", the kernel has " +
-           std::to_string(kernel.page_size_min) + " to " + std::to_string(kernel.page_size_max);
-  }
-  if (c.own_values && !(kernel.features & MLA_FEATURE_SEPARATE_VALUES))
-    return "the kernel has no separate values";
-  if (c.use_pdl && !(kernel.features & MLA_FEATURE_PDL))
-    return "the kernel has no programmatic dependent launch";
-  if (c.want_lse && !(kernel.features & MLA_FEATURE_LSE)) return "the kernel has no lse";
+  const unsigned missing = needed_features(c) & ~kernel.features;
+#define MLA_MISSING(word, NAME, number, meaning) \
+  if (missing & (number)) return "the kernel has no " #word;
+  MLA_FEATURE_WORDS(MLA_MISSING)
+#undef MLA_MISSING
   return "";
 }
 

@@ -56,8 +56,8 @@ reference::Format format_of(mla_dtype dtype);
 int launch_workers(const PreparedKernel& kernel, const DecodeCase& c);
 
 struct Outputs {
-  std::vector<uint16_t> out;  // bf16 [batch, q_len, heads, 512]
-  std::vector<float> lse;     // [batch, q_len, heads], empty when not wanted
+  std::vector<uint16_t> out;  // bf16 [query tokens, heads, 512]
+  std::vector<float> lse;     // [query tokens, heads], empty when not wanted
   uint32_t bad_pages = 0;
 };
 
@@ -96,7 +96,7 @@ class DecodeRunner {
   CUstream stream_ = nullptr;
   CUgraph graph_ = nullptr;
   CUgraphExec graph_exec_ = nullptr;
-  DeviceBuffer q_, kv_, v_, page_table_, seq_lens_, out_, lse_, scales_, bad_pages_, workspace_;
+  DeviceBuffer q_, kv_, v_, page_table_, seq_lens_, q_offsets_, out_, lse_, scales_, bad_pages_, workspace_;
 };
 
 }  // namespace mla::test

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Partial results of split items and their merge, for any family: where they lie, who takes part in
+// an item, who merges. How a worker stores and reads its accumulator is its own business.
+//
+//   WorkspaceHeader                                          \ zeroed_bytes, the same for every
+//   uint32 counters[kLevels][2 * kMaxWorkers][kValueParts]   / number of workers; zero between launches
+//
+//   at `partials`, for each slot and part of the value columns:
+//   float4 row_state[kRows]                                  as the family has it; x: reference (log2)
+//   float4 acc      [kAccWords][kMathThreads]                unnormalised output
+#pragma once
+
+#include "kernels/common/ptx/barrier.cuh"
+#include "kernels/common/work.cuh"
+
+namespace mla {
+
+// kMaxWorkers   most workers of a launch
+// kValueParts   parts of the value columns whose CTAs merge by themselves
+// kRows         rows of a row tile
+// kMathThreads  threads of a part that hold accumulators
+// kAccWords     float4 of accumulators that each of them holds
+template <int kMaxWorkers_, int kValueParts_, int kRows_, int kMathThreads_, int kAccWords_>
+struct PartialLayout {
+  static constexpr int kMaxWorkers = kMaxWorkers_;
+  static constexpr int kValueParts = kValueParts_;
+  static constexpr int kRows = kRows_;
+  static constexpr int kMathThreads = kMathThreads_;
+  static constexpr int kAccWords = kAccWords_;
+  static constexpr int kLevels = 2;  // arrivals within a merge group, arrivals of groups
+
+  static constexpr int kSlots = 2 * kMaxWorkers;  // partial_slot
+  static constexpr int64_t kPartWords = kRows + int64_t{kAccWords} * kMathThreads;
+  static constexpr uint32_t kZeroedBytes = static_cast<uint32_t>(
+      align_up(sizeof(WorkspaceHeader) + sizeof(uint32_t) * kLevels * kSlots * kValueParts, kWorkspaceAlign));
+  static constexpr uint32_t kBytesPerWorker =
+      static_cast<uint32_t>(2 * kValueParts * kPartWords * sizeof(float4));
+
+  static __device__ __forceinline__ uint32_t* counter(const DecodeParams& params, int level, int slot,
+                                                      int part) {
+    return reinterpret_cast<uint32_t*>(params.workspace + sizeof(WorkspaceHeader)) +
+           (level * kSlots + slot) * kValueParts + part;
+  }
+  static __device__ __forceinline__ float4* row_state(const DecodeParams& params, int slot, int part) {
+    return reinterpret_cast<float4*>(params.partials) + (slot * kValueParts + part) * kPartWords;
+  }
+  // Word w of math thread t is acc()[w * kMathThreads + t].
+  static __device__ __forceinline__ float4* acc(const DecodeParams& params, int slot, int part) {
+    return row_state(params, slot, part) + kRows;
+  }
+};
+
+// The workers that have a piece of an item, in the order of its tiles: bits, counted from the first.
+// (A list of 16-bit numbers would take 1 KiB, which the cluster family does not have.)
+template <int kMaxWorkers>
+struct SplitList {
+  static_assert(kMaxWorkers % 32 == 0, "whole words of bits");
+  int32_t first_worker;
+  int32_t splits;
+  int32_t candidates;  // workers from the first to the last; splits where each has a piece
+  int32_t last_arriver;
+  uint32_t has_piece[kMaxWorkers / 32];
+
+  // Executed by one warp.
+  __device__ __forceinline__ void fill(const DecodeParams& params, const Line& line, const Item& item,
+                                       int lane) {
+    const int first = worker_of(item.item_begin, line.length, line.workers);
+    const int last = worker_of(item.item_begin + item.tiles - 1, line.length, line.workers);
+    const int granularity = split_granularity(item.tiles, params.max_splits);
+    int count = 0;
+    for (int base = 0; base <= last - first; base += 32) {
+      const int c = first + base + lane;
+      bool piece = c <= last;
+      if (piece) {
+        const int begin = share_begin(c, line.length, line.workers) - item.item_begin;
+        const int end = share_begin(c + 1, line.length, line.workers) - item.item_begin;
+        piece = cut_tile(begin, item.tiles, granularity) < cut_tile(end, item.tiles, granularity);
+      }
+      const uint32_t ballot = __ballot_sync(0xffffffff, piece);
+      if (lane == 0) has_piece[base / 32] = ballot;
+      count += __popc(ballot);
+    }
+    if (lane == 0) {
+      first_worker = first;
+      candidates = last - first + 1;
+      splits = count;
+    }
+  }
+
+  // Number of the split that `worker` has.
+  __device__ __forceinline__ int split_of(int worker) const {
+    const int bit = worker - first_worker;
+    if (splits == candidates) return bit;
+    int split = __popc(has_piece[bit / 32] & ((1u << (bit % 32)) - 1));
+    for (int w = 0; w < bit / 32; ++w) split += __popc(has_piece[w]);
+    return split;
+  }
+
+  __device__ __forceinline__ int worker_of_split(int split) const {
+    if (splits == candidates) return first_worker + split;
+    int word = 0;
+    for (int n; n = __popc(has_piece[word]), split >= n; ++word) split -= n;
+    uint32_t bits = has_piece[word];
+    for (; split > 0; --split) bits &= bits - 1;
+    return first_worker + word * 32 + __ffs(bits) - 1;
+  }
+
+  // Only the first split starts the item.
+  __device__ __forceinline__ int slot(int split) const {
+    return partial_slot(worker_of_split(split), split == 0);
+  }
+};
+
+// Partial results to be summed, in this order.
+template <class List>
+struct PartialSlots {
+  const List& list;
+  const int first;
+  const int count;
+  const int stride;
+
+  __device__ __forceinline__ int operator[](int i) const { return list.slot(first + i * stride); }
+};
+
+// Counts a CTA in; true in all its math threads if it is the last of `arrivals`. What the others
+// wrote before they arrived is then visible here. `sync` is a barrier of the math threads.
+template <class Sync>
+__device__ __forceinline__ bool arrive_last(uint32_t* counter, int arrivals, bool leader, int32_t* flag,
+                                            const Sync& sync) {
+  sync();
+  if (leader) {
+    const bool last = ptx::arrive_gpu(counter) == static_cast<uint32_t>(arrivals - 1);
+    if (last) *counter = 0;  // ready for the next launch
+    *flag = last;
+  }
+  sync();
+  return *flag != 0;
+}
+
+// Publishes this worker's piece of a split item. Returns true, in all math threads of this CTA, if it
+// was the last to arrive: it then holds the merged result of the whole item. Splits are summed in the
+// order of their tiles, within groups and then over groups, whoever arrives last.
+//
+// Called by all math threads of a value part, which have between them:
+//   worker.thread()                number among them
+//   worker.sync()                  a barrier
+//   worker.store_partial(slot)     writes accumulators and row states to a slot of Layout
+//   worker.load_merged(slots)      sums those of `count` slots: slots.count, slots[i]
+template <class Layout, class Worker>
+__device__ __forceinline__ bool merge_item(const ScheduleRule& rule, const DecodeParams& params,
+                                           Worker& worker, SplitList<Layout::kMaxWorkers>& list,
+                                           const Line& line, const Item& item, int worker_id, int part) {
+  const auto sync = [&] { worker.sync(); };
+  if (worker.thread() < 32) list.fill(params, line, item, worker.thread());
+  sync();
+  const int splits = list.splits;
+  const int group_size = merge_group_size(rule, splits);
+  const int groups = (splits + group_size - 1) / group_size;
+  int first = list.split_of(worker_id);
+  int slot = list.slot(first);
+  first = first / group_size * group_size;
+  int count = min(group_size, splits - first);
+  int stride = 1;
+  for (int level = 0;; ++level) {
+    worker.store_partial(slot);
+    slot = list.slot(first);
+    if (!arrive_last(Layout::counter(params, level, slot, part), count, worker.thread() == 0,
+                     &list.last_arriver, sync)) {
+      return false;
+    }
+    worker.load_merged(PartialSlots<SplitList<Layout::kMaxWorkers>>{list, first, count, stride});
+    if (level == 1 || groups == 1) return true;
+    // The group's result goes to the slot of its first split. Every thread must have read the row
+    // states there before.
+    sync();
+    first = 0;
+    count = groups;
+    stride = group_size;
+  }
+}
+
+}  // namespace mla

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The device side of mla_schedule.h: one warp of a CTA finds this worker's share, walks the items in
+// it and hands them to the warps that load and compute.
+#pragma once
+
+#include "kernels/common/mla_schedule.h"
+#include "kernels/common/ptx/barrier.cuh"
+#include "kernels/common/ring.cuh"
+
+namespace mla {
+
+// This worker's piece of one item.
+struct Item {
+  int32_t request;      // < 0: there is no further item
+  int32_t first_query;  // the request's first query token: a row of q, out and lse
+  int32_t count;        // query tokens of the request
+  int32_t seq_len;
+  int32_t first_row;      // of the row tile, within the request
+  int32_t visible_first;  // tokens that the first query token of the row tile sees
+  int32_t visible;        // the same of the last one; more than the page table holds: see pages.cuh
+  int32_t item_begin;     // on the line of units
+  int32_t first_tile;     // the piece
+  int32_t last_tile;      // exclusive
+  int32_t tiles;          // of the whole item; 0: nothing to read, its rows are to be written
+
+  __device__ __forceinline__ bool whole() const { return first_tile == 0 && last_tile == tiles; }
+};
+
+// What the merge must know of the line of units.
+struct Line {
+  int32_t length;   // units of the whole batch
+  int32_t workers;  // that take part
+};
+
+// The scheduler warp walks the share and hands the items to kReaders warps.
+template <int kStages_, int kReaders_>
+struct ItemQueue {
+  static constexpr int kStages = kStages_;
+  static constexpr int kReaders = kReaders_;
+  static_assert((kStages & (kStages - 1)) == 0, "stage and phase are bits of a counter");
+
+  Item items[kStages];
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+  Line line;
+
+  __device__ __forceinline__ void init_barriers() {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(ptx::smem_addr(&full[i]), 1);
+      ptx::mbarrier_init(ptx::smem_addr(&empty[i]), kReaders);
+    }
+  }
+};
+
+// How the other warps read the queue: `for (ItemReader r(queue, lane); r.next();)` with `r.item()`
+// good until the following next(). Fields are read from shared memory where they are used; kept in
+// registers, they would be in the way of the main loops.
+template <class Queue>
+struct ItemReader {
+  Queue& queue;
+  const int lane;
+  int taken = 0;
+
+  __device__ __forceinline__ ItemReader(Queue& q, int l) : queue(q), lane(l) {}
+
+  __device__ __forceinline__ const Item& item() const { return queue.items[(taken - 1) % Queue::kStages]; }
+
+  // Gives back the item before, waits for the next one. False: there is none.
+  __device__ __forceinline__ bool next() {
+    if (taken > 0) {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&queue.empty[(taken - 1) % Queue::kStages]));
+    }
+    ptx::mbarrier_wait(ptx::smem_addr(&queue.full[taken % Queue::kStages]), taken / Queue::kStages & 1);
+    ++taken;
+    return item().request >= 0;
+  }
+};
+
+// A kernel that finds no initialised workspace must not touch it: it then computes every item whole
+// and makes NaN of what it computes.
+__device__ __forceinline__ bool workspace_ready(const DecodeParams& params) {
+  return params.workspace != 0 &&
+         reinterpret_cast<const WorkspaceHeader*>(params.workspace)->magic == kWorkspaceMagic;
+}
+
+__device__ __forceinline__ Request load_request(const DecodeParams& params, int b) {
+  const int32_t seq_len = reinterpret_cast<const int32_t*>(params.seq_lens)[b];
+  if (params.q_offsets == 0) return Request{seq_len, b * params.q_len, params.q_len};
+  const int32_t* offsets = reinterpret_cast<const int32_t*>(params.q_offsets) + b;
+  return ragged_request(params, b, seq_len, offsets[0], offsets[1]);
+}
+
+// Where a worker begins and ends.
+struct Share {
+  int32_t request;  // first item: request, row tile, and its place on the line
+  int32_t row_tile;
+  int32_t item_begin;
+  int32_t begin;  // this worker's units
+  int32_t end;
+  Line line;
+};
+
+// Executed by one warp. Each lane sums a contiguous range of requests; the lane in whose range this
+// worker begins walks on to the item and tells the others.
+__device__ __forceinline__ Share find_share(const ScheduleRule& rule, const DecodeParams& params, int worker,
+                                            int workers, int lane) {
+  const int32_t capacity = table_capacity(params);
+  const int per_lane = (params.batch + 31) / 32;
+  const int first = min(lane * per_lane, params.batch);
+  const int last = min(first + per_lane, params.batch);
+  int units = 0;
+#pragma unroll 1
+  for (int b = first; b < last; ++b) units += request_units(rule, params, load_request(params, b), capacity);
+  int inclusive = units;
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(0xffffffff, inclusive, d);
+    if (lane >= d) inclusive += other;
+  }
+  Share share{};
+  share.line.length = __shfl_sync(0xffffffff, inclusive, 31);
+  share.line.workers = active_workers(rule, share.line.length, workers);
+  const bool takes_part = worker < share.line.workers;
+  share.begin = takes_part ? share_begin(worker, share.line.length, share.line.workers) : share.line.length;
+  share.end = takes_part ? share_begin(worker + 1, share.line.length, share.line.workers) : share.line.length;
+
+  share.request = params.batch;
+  share.item_begin = share.line.length;
+  const int before = inclusive - units;
+  const bool mine = before <= share.begin && share.begin < inclusive;
+  if (mine) {
+    int item_begin = before;
+    int b = first;
+    for (;; ++b) {
+      const int next = item_begin + request_units(rule, params, load_request(params, b), capacity);
+      if (next > share.begin) break;
+      item_begin = next;
+    }
+    const Request request = load_request(params, b);
+    int tile = 0;
+    for (;; ++tile) {
+      const int32_t tiles = item_tiles(rule, item_visible(rule, params, request, tile), capacity);
+      const int next = item_begin + item_units(rule, tiles);
+      if (next > share.begin) break;
+      item_begin = next;
+    }
+    share.request = b;
+    share.row_tile = tile;
+    share.item_begin = item_begin;
+  }
+  const uint32_t holder = __ballot_sync(0xffffffff, mine);
+  if (holder != 0) {  // else nothing begins here
+    const int source = __ffs(holder) - 1;
+    share.request = __shfl_sync(0xffffffff, share.request, source);
+    share.row_tile = __shfl_sync(0xffffffff, share.row_tile, source);
+    share.item_begin = __shfl_sync(0xffffffff, share.item_begin, source);
+  }
+  return share;
+}
+
+// Executed by the scheduler warp. An item of whose tiles this worker has none is passed over.
+template <class Queue>
+__device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeParams& params, Queue& queue,
+                                         int worker, int workers, int lane) {
+  const Share share = find_share(rule, params, worker, workers, lane);
+  const int32_t capacity = table_capacity(params);
+  const int32_t max_splits = workspace_ready(params) ? params.max_splits : 1;
+  if (lane == 0) queue.line = share.line;
+  RingCursor<Queue::kStages> cursor;
+  // `fill` writes the item, in one lane; its values are worked out there, not kept in registers.
+  const auto put = [&](const auto& fill) {
+    ptx::mbarrier_wait(ptx::smem_addr(&queue.empty[cursor.stage]), cursor.phase ^ 1);
+    if (lane == 0) {
+      fill(queue.items[cursor.stage]);
+      ptx::mbarrier_arrive(ptx::smem_addr(&queue.full[cursor.stage]));
+    }
+    __syncwarp();
+    cursor.advance();
+  };
+  int32_t item_begin = share.item_begin;
+  int32_t row_tile = share.row_tile;
+#pragma unroll 1
+  for (int b = share.request; b < params.batch && item_begin < share.end; ++b, row_tile = 0) {
+    const Request request = load_request(params, b);
+    const int32_t count = row_tiles(rule, request.count, params.heads);
+#pragma unroll 1
+    for (; row_tile < count && item_begin < share.end; ++row_tile) {
+      const int32_t visible = item_visible(rule, params, request, row_tile);
+      const int32_t tiles = item_tiles(rule, visible, capacity);
+      const int32_t granularity = split_granularity(tiles, max_splits);
+      const int32_t first_tile = cut_tile(share.begin - item_begin, tiles, granularity);
+      const int32_t last_tile = cut_tile(share.end - item_begin, tiles, granularity);
+      if (tiles == 0 ? item_begin >= share.begin : first_tile < last_tile) {
+        put([&](Item& item) {
+          item.request = b;
+          item.first_query = request.first_query;
+          item.count = request.count;
+          item.seq_len = request.seq_len;
+          item.first_row = row_tile * rule.rows;
+          item.visible_first = visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
+          item.visible = visible;
+          item.item_begin = item_begin;
+          item.first_tile = first_tile;
+          item.last_tile = last_tile;
+          item.tiles = tiles;
+        });
+      }
+      item_begin += item_units(rule, tiles);
+    }
+  }
+  put([](Item& item) { item.request = -1; });
+}
+
+// ---- rows --------------------------------------------------------------------------------------
+
+// Rows of an item's row tile.
+__device__ __forceinline__ int rows_of(const ScheduleRule& rule, const DecodeParams& params,
+                                       const Item& item) {
+  return min(rule.rows, item.count * params.heads - item.first_row);
+}
+
+// Which query token and head a row of a row tile is.
+struct RowPlace {
+  int32_t token;  // within the request
+  int32_t head;
+};
+
+__device__ __forceinline__ RowPlace place_of(const DecodeParams& params, const Item& item, int row) {
+  const int32_t r = item.first_row + row;
+  const int32_t token = r / params.heads;
+  return {token, r - token * params.heads};
+}
+
+// Tokens that a query token of the item's request sees.
+__device__ __forceinline__ int visible_to(const DecodeParams& params, const Item& item, int token) {
+  return visible_tokens(params, Request{item.seq_len, item.first_query, item.count}, token);
+}
+
+}  // namespace mla
