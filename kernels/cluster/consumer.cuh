@@ -119,6 +119,11 @@ struct ConsumerWarp {
   __device__ __forceinline__ int thread() const { return warp * 32 + lane; }
   __device__ __forceinline__ void sync() const { ptx::named_barrier(kMathBarrier, kMathThreads); }
 
+  // The warps that read the same columns of V.
+  __device__ __forceinline__ void sync_values() const {
+    ptx::named_barrier(kValueBarrier + column_group, kRowGroups * 32);
+  }
+
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int m = 0; m < kGroupFragments; ++m) {
@@ -170,6 +175,7 @@ struct ConsumerWarp {
     const int begin = max(item.visible_first - tile_begin, 0);
     if (begin >= end) return end;
     const int clean = first_nan(v, begin, end);
+    sync_values();  // all have looked, before one clears what follows (clear_hidden)
     if (clean < end) {
       const RowPlace place = place_of(params, item, row_group * kGroupRows + lane);
       const bool sees = visible_to(params, item, place.token) - tile_begin > clean;
@@ -190,7 +196,7 @@ struct ConsumerWarp {
     return clean;
   }
 
-  // Makes the values of the tile's tokens from `begin` on 0, for the two warps that read these columns.
+  // Makes the values of the tile's tokens from `begin` on 0, for the warps that read these columns.
   // P is 0 for hidden tokens, but 0 times a NaN of the last page's tail would not be.
   __device__ __forceinline__ void clear_hidden(uint32_t v, int begin) const {
     if (row_group == 0) {
@@ -198,7 +204,7 @@ struct ConsumerWarp {
         ptx::st_shared(value_address(v, token) ^ (lane % kColumnBlocks * 16), uint4{0, 0, 0, 0});
       }
     }
-    ptx::named_barrier(kValueBarrier + column_group, kRowGroups * 32);
+    sync_values();
   }
 
   // A tile's P: A fragments and factors of this warp's rows.
@@ -339,6 +345,7 @@ struct ConsumerWarp {
         // Not the reference tells a row that saw no token: it ignores NaN.
         const bool empty = total.exact_sum == 0.f;
         const float scale = empty ? 0.f : __fdividef(1.f, total.quantised_sum);
+        const float value_scale = empty ? 0.f : kv_scale;  // which may be NaN
         if (params.lse != 0 && value_part == 0 && column_group == 0 && quad == 0) {
           constexpr float kLn2 = 0.6931471805599453f;
           reinterpret_cast<float*>(params.lse)[lse_at] =
@@ -348,7 +355,7 @@ struct ConsumerWarp {
 #pragma unroll
         for (int c = 0; c < kColumnBlocks; ++c) {
           const auto value = [&](int odd, int i) {
-            return acc[m][c][odd][2 * second + i] * scale * kv_scale;
+            return acc[m][c][odd][2 * second + i] * scale * value_scale;
           };
           const uint2 v{ptx::cvt_bf16x2(value(0, 0), value(1, 0)), ptx::cvt_bf16x2(value(0, 1), value(1, 1))};
           *reinterpret_cast<uint2*>(dst + c * 16 * sizeof(uint16_t)) = v;
