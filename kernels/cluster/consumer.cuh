@@ -211,6 +211,21 @@ struct ConsumerWarp {
   struct Weights {
     uint32_t a[kGroupFragments][2][4];  // of two k32 steps
     float factor[kGroupFragments][2];
+
+    // Whether they change the accumulators of any lane.
+    __device__ __forceinline__ bool any() const {
+      uint32_t words = 0;
+      bool rescale = false;
+#pragma unroll
+      for (int m = 0; m < kGroupFragments; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          words |= a[m][i][0] | a[m][i][1] | a[m][i][2] | a[m][i][3];
+          rescale |= factor[m][i] != 1.f;
+        }
+      }
+      return __any_sync(0xffffffff, words != 0 || rescale);
+    }
   };
 
   // Returns a value that depends on all that was loaded.
@@ -268,7 +283,7 @@ struct ConsumerWarp {
           acc[m][c][odd][e] = __fmaf_rn(acc[m][c][odd][e], p.factor[m][e / 2], tile[e]);
         }
         // Not earlier: ptxas would load all blocks at once, and registers are short.
-        if (i == (kBlockScaled ? 0 : 1) && c + 1 < kColumnBlocks) {
+        if (i == 2 && c + 1 < kColumnBlocks) {
           load_block(ptx::after(address ^ ((c + 1) * 16), __float_as_uint(acc[m][c][odd][0]), params.zero));
         }
       }
@@ -278,19 +293,14 @@ struct ConsumerWarp {
 
   __device__ __forceinline__ void run() {
     const ProducerSmem& producer = reinterpret_cast<const ProducerSmem&>(smem);
-    // Tiles of this cluster so far. Both rings follow from it, which costs less than registers to
-    // keep their cursors in.
+    // Tiles of this cluster so far, which gives the place in the ring of V, and P messages of each
+    // producer.
     uint32_t sequence = 0;
+    uint32_t messages[kProducers] = {};
     for (Items items(smem.queue, lane); items.next();) {
       clear();
       clear_rows();
       for (int tile = items.item().first_tile; tile < items.item().last_tile; ++tile) {
-        const uint32_t p_stage = sequence % kPStages;
-        const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage]);
-        ptx::mbarrier_wait_cluster(p_full, sequence / kPStages & 1);
-        if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kPMessageBytes);
-        const uint32_t loaded_rows = add_rows(smem.p[p_stage]);
-
         const uint32_t v_box = sequence * kVBoxes + column_group;
         const uint32_t v_stage = v_box % kVStages;
         const uint32_t v = ptx::smem_addr(smem.v[v_stage]);
@@ -298,16 +308,26 @@ struct ConsumerWarp {
         const int tokens = poison_rows(items.item(), tile * kTileTokens, v);
         if (tokens < kTileTokens) clear_hidden(v, tokens);
 
-        Weights weights;
-        const uint32_t loaded_p = load_p(smem.p[p_stage], weights) | loaded_rows;
-        __syncwarp();
-        if (lane == 0) {
-          // Stage s of P comes from producer s % 2, whose own stages are s / 2.
-          const uint32_t p_empty = ptx::smem_addr(&producer.p_empty[p_stage / kProducers]);
-          ptx::mbarrier_arrive_remote(
-              ptx::after(ptx::mapa(p_empty, p_stage % kProducers), loaded_p, params.zero));
+        const uint32_t source = sequence % kProducers;
+        uint32_t loaded_v = 0;
+        for (int parts = tile == 0 ? 2 : 1; parts > 0; --parts) {
+          const uint32_t message = source == 0 ? messages[0]++ : messages[1]++;
+          const uint32_t source_stage = message % (kPStages / kProducers);
+          const uint32_t p_stage = source_stage * kProducers + source;
+          const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage]);
+          ptx::mbarrier_wait_cluster(p_full, message / (kPStages / kProducers) & 1);
+          if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kPMessageBytes);
+          const uint32_t loaded_rows = add_rows(smem.p[p_stage]);
+          Weights weights;
+          const uint32_t loaded_p = load_p(smem.p[p_stage], weights) | loaded_rows;
+          __syncwarp();
+          if (lane == 0) {
+            const uint32_t p_empty = ptx::smem_addr(&producer.p_empty[source_stage]);
+            ptx::mbarrier_arrive_remote(ptx::after(ptx::mapa(p_empty, source), loaded_p, params.zero));
+          }
+          // The second part of the first tile is empty more often than not.
+          if (tile != 0 || parts == 2 || weights.any()) loaded_v |= multiply(weights, v);
         }
-        const uint32_t loaded_v = multiply(weights, v);
         __syncwarp();
         if (lane == 0) {
           ptx::mbarrier_arrive(ptx::after(ptx::smem_addr(&smem.v_empty[v_stage]), loaded_v, params.zero));
