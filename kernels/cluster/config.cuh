@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/common/merge.cuh"
+#include "kernels/common/mla_softmax.h"
 
 #ifndef MLA_ROWS
 #define MLA_ROWS 128
@@ -119,11 +120,11 @@ inline constexpr int kPBytes = kRows * kTileTokens;
 inline constexpr int kPMessageBytes = kPBytes + kRows * sizeof(TileRow);
 static_assert(kPStages % kProducers == 0, "a P stage belongs to one producer");
 
-inline constexpr int kRingMessageBytes = kFragmentRows * sizeof(float);
+inline constexpr int kRingMessageBytes = kFragmentRows * sizeof(RowReference<float>);
 
 struct ProducerSmem {
   alignas(1024) uint8_t k[kKStages][kKBoxBytes];
-  alignas(16) float ring_reference[kRows];  // reference of a row, from the other producer
+  alignas(16) RowReference<float> ring_reference[kRows];  // from the other producer
   uint64_t k_full[kKStages];
   uint64_t k_empty[kKStages];
   uint64_t ring_full[kMathWarps];

@@ -119,6 +119,11 @@ struct ConsumerWarp {
   __device__ __forceinline__ int thread() const { return warp * 32 + lane; }
   __device__ __forceinline__ void sync() const { ptx::named_barrier(kMathBarrier, kMathThreads); }
 
+  // The warps that read the same columns of V.
+  __device__ __forceinline__ void sync_values() const {
+    ptx::named_barrier(kValueBarrier + column_group, kRowGroups * 32);
+  }
+
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int m = 0; m < kGroupFragments; ++m) {
@@ -170,6 +175,7 @@ struct ConsumerWarp {
     const int begin = max(item.visible_first - tile_begin, 0);
     if (begin >= end) return end;
     const int clean = first_nan(v, begin, end);
+    sync_values();  // all have looked, before one clears what follows (clear_hidden)
     if (clean < end) {
       const RowPlace place = place_of(params, item, row_group * kGroupRows + lane);
       const bool sees = visible_to(params, item, place.token) - tile_begin > clean;
@@ -190,7 +196,7 @@ struct ConsumerWarp {
     return clean;
   }
 
-  // Makes the values of the tile's tokens from `begin` on 0, for the two warps that read these columns.
+  // Makes the values of the tile's tokens from `begin` on 0, for the warps that read these columns.
   // P is 0 for hidden tokens, but 0 times a NaN of the last page's tail would not be.
   __device__ __forceinline__ void clear_hidden(uint32_t v, int begin) const {
     if (row_group == 0) {
@@ -198,13 +204,28 @@ struct ConsumerWarp {
         ptx::st_shared(value_address(v, token) ^ (lane % kColumnBlocks * 16), uint4{0, 0, 0, 0});
       }
     }
-    ptx::named_barrier(kValueBarrier + column_group, kRowGroups * 32);
+    sync_values();
   }
 
   // A tile's P: A fragments and factors of this warp's rows.
   struct Weights {
     uint32_t a[kGroupFragments][2][4];  // of two k32 steps
     float factor[kGroupFragments][2];
+
+    // Whether they change the accumulators of any lane.
+    __device__ __forceinline__ bool any() const {
+      uint32_t words = 0;
+      bool rescale = false;
+#pragma unroll
+      for (int m = 0; m < kGroupFragments; ++m) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          words |= a[m][i][0] | a[m][i][1] | a[m][i][2] | a[m][i][3];
+          rescale |= factor[m][i] != 1.f;
+        }
+      }
+      return __any_sync(0xffffffff, words != 0 || rescale);
+    }
   };
 
   // Returns a value that depends on all that was loaded.
@@ -262,7 +283,7 @@ struct ConsumerWarp {
           acc[m][c][odd][e] = __fmaf_rn(acc[m][c][odd][e], p.factor[m][e / 2], tile[e]);
         }
         // Not earlier: ptxas would load all blocks at once, and registers are short.
-        if (i == (kBlockScaled ? 0 : 1) && c + 1 < kColumnBlocks) {
+        if (i == 2 && c + 1 < kColumnBlocks) {
           load_block(ptx::after(address ^ ((c + 1) * 16), __float_as_uint(acc[m][c][odd][0]), params.zero));
         }
       }
@@ -272,19 +293,14 @@ struct ConsumerWarp {
 
   __device__ __forceinline__ void run() {
     const ProducerSmem& producer = reinterpret_cast<const ProducerSmem&>(smem);
-    // Tiles of this cluster so far. Both rings follow from it, which costs less than registers to
-    // keep their cursors in.
+    // Tiles of this cluster so far, which gives the place in the ring of V, and P messages of each
+    // producer.
     uint32_t sequence = 0;
+    uint32_t messages[kProducers] = {};
     for (Items items(smem.queue, lane); items.next();) {
       clear();
       clear_rows();
       for (int tile = items.item().first_tile; tile < items.item().last_tile; ++tile) {
-        const uint32_t p_stage = sequence % kPStages;
-        const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage]);
-        ptx::mbarrier_wait_cluster(p_full, sequence / kPStages & 1);
-        if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kPMessageBytes);
-        const uint32_t loaded_rows = add_rows(smem.p[p_stage]);
-
         const uint32_t v_box = sequence * kVBoxes + column_group;
         const uint32_t v_stage = v_box % kVStages;
         const uint32_t v = ptx::smem_addr(smem.v[v_stage]);
@@ -292,16 +308,26 @@ struct ConsumerWarp {
         const int tokens = poison_rows(items.item(), tile * kTileTokens, v);
         if (tokens < kTileTokens) clear_hidden(v, tokens);
 
-        Weights weights;
-        const uint32_t loaded_p = load_p(smem.p[p_stage], weights) | loaded_rows;
-        __syncwarp();
-        if (lane == 0) {
-          // Stage s of P comes from producer s % 2, whose own stages are s / 2.
-          const uint32_t p_empty = ptx::smem_addr(&producer.p_empty[p_stage / kProducers]);
-          ptx::mbarrier_arrive_remote(
-              ptx::after(ptx::mapa(p_empty, p_stage % kProducers), loaded_p, params.zero));
+        const uint32_t source = sequence % kProducers;
+        uint32_t loaded_v = 0;
+        for (int parts = tile == 0 ? 2 : 1; parts > 0; --parts) {
+          const uint32_t message = source == 0 ? messages[0]++ : messages[1]++;
+          const uint32_t source_stage = message % (kPStages / kProducers);
+          const uint32_t p_stage = source_stage * kProducers + source;
+          const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage]);
+          ptx::mbarrier_wait_cluster(p_full, message / (kPStages / kProducers) & 1);
+          if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kPMessageBytes);
+          const uint32_t loaded_rows = add_rows(smem.p[p_stage]);
+          Weights weights;
+          const uint32_t loaded_p = load_p(smem.p[p_stage], weights) | loaded_rows;
+          __syncwarp();
+          if (lane == 0) {
+            const uint32_t p_empty = ptx::smem_addr(&producer.p_empty[source_stage]);
+            ptx::mbarrier_arrive_remote(ptx::after(ptx::mapa(p_empty, source), loaded_p, params.zero));
+          }
+          // The second part of the first tile is empty more often than not.
+          if (tile != 0 || parts == 2 || weights.any()) loaded_v |= multiply(weights, v);
         }
-        const uint32_t loaded_v = multiply(weights, v);
         __syncwarp();
         if (lane == 0) {
           ptx::mbarrier_arrive(ptx::after(ptx::smem_addr(&smem.v_empty[v_stage]), loaded_v, params.zero));
@@ -339,6 +365,7 @@ struct ConsumerWarp {
         // Not the reference tells a row that saw no token: it ignores NaN.
         const bool empty = total.exact_sum == 0.f;
         const float scale = empty ? 0.f : __fdividef(1.f, total.quantised_sum);
+        const float value_scale = empty ? 0.f : kv_scale;  // which may be NaN
         if (params.lse != 0 && value_part == 0 && column_group == 0 && quad == 0) {
           constexpr float kLn2 = 0.6931471805599453f;
           reinterpret_cast<float*>(params.lse)[lse_at] =
@@ -348,7 +375,7 @@ struct ConsumerWarp {
 #pragma unroll
         for (int c = 0; c < kColumnBlocks; ++c) {
           const auto value = [&](int odd, int i) {
-            return acc[m][c][odd][2 * second + i] * scale * kv_scale;
+            return acc[m][c][odd][2 * second + i] * scale * value_scale;
           };
           const uint2 v{ptx::cvt_bf16x2(value(0, 0), value(1, 0)), ptx::cvt_bf16x2(value(0, 1), value(1, 1))};
           *reinterpret_cast<uint2*>(dst + c * 16 * sizeof(uint16_t)) = v;

@@ -93,6 +93,8 @@ __device__ __forceinline__ void load_keys(const DecodeParams& params, ProducerSm
 // ... 16 t + 15 of each 64-byte box, of Q as of K: one 128-bit load then holds the B fragments of
 // two k32 steps.
 struct ProducerWarp {
+  using Reference = RowReference<float>;
+
   const DecodeParams& params;
   ProducerSmem& smem;
   const int rank;
@@ -192,21 +194,38 @@ struct ProducerWarp {
     }
   }
 
-  // Maximum over the tile of one row.
-  __device__ __forceinline__ float tile_max(int second) const {
-    float m = fmaxf(s[0][2 * second], s[0][2 * second + 1]);
+  // Maximum of one row's scores. NaN does not count.
+  __device__ __forceinline__ static float row_max(const float (&scores)[8][4], int second) {
+    float m = fmaxf(scores[0][2 * second], scores[0][2 * second + 1]);
 #pragma unroll
-    for (int n = 1; n < 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * second], s[n][2 * second + 1]));
+    for (int n = 1; n < 8; ++n) m = fmaxf(m, fmaxf(scores[n][2 * second], scores[n][2 * second + 1]));
     m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
     return fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+  }
+
+  // Leaves in `s` the scores of the first part (mla_softmax.h), and those of the second in `rest`.
+  __device__ __forceinline__ void split_scores(float (&rest)[8][4]) {
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      const float cut = row_max(s, second) - kFirstPart;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 2 * second; i < 2 * second + 2; ++i) {
+          const bool later = s[n][i] < cut;  // NaN is of the first part
+          rest[n][i] = later ? s[n][i] : -INFINITY;
+          if (later) s[n][i] = -INFINITY;
+        }
+      }
+    }
   }
 
   // P of one row as the A fragments of the consumers: word w holds tokens 16 w + 2 quad + {0, 1} and
   // 16 w + 8 + 2 quad + {0, 1}. Returns the row's sum of the quantised values (it
   // normalises the output, so that the scale and part of the rounding cancel) and of the exact ones
   // (for lse).
-  __device__ __forceinline__ float2 quantise(int second, float max, uint32_t (&words)[4]) const {
-    const float shift = kLog2PMax - (max == -INFINITY ? 0.f : max);
+  __device__ __forceinline__ float2 quantise(int second, float reference, uint32_t (&words)[4]) const {
+    const float shift = kLog2PMax - (reference == -INFINITY ? 0.f : reference);
     float2 sum{0.f, 0.f};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
@@ -248,12 +267,15 @@ struct ProducerWarp {
       for (; tile < items.item().last_tile; tile += kProducers, sequence += kProducers) {
         const uint32_t bad = scores(k);
         scale_and_mask(items.item(), tile, bad);
-        float max[2] = {tile_max(0), tile_max(1)};
-        float before[2] = {-INFINITY, -INFINITY};  // running maximum up to the tile before
+        // The first tile of a sequence goes in two parts: `second_part` are the scores that are left.
+        bool more = tile == 0;
+        float second_part[8][4];
+        if (more) split_scores(second_part);
 
-        // The running maximum goes round the two producers, one message a tile. Strictly in turn,
-        // also from one item to the next, so that one mailbox a warp is enough: the other producer
-        // writes the next message only after it has ours, and we send ours after reading.
+        // The reference goes round the two producers, one message a tile. Strictly in turn, also from
+        // one item to the next, so that one mailbox a warp is enough: the other producer writes the
+        // next message only after it has ours, and we send ours after reading.
+        Reference before[2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
         if (sequence > 0) {
           ptx::mbarrier_wait_cluster(ring_full, ring_phase);
           ring_phase ^= 1;
@@ -261,29 +283,49 @@ struct ProducerWarp {
           if (tile != first_tile) {
             before[0] = smem.ring_reference[row];
             before[1] = smem.ring_reference[row + 8];
-            max[0] = fmaxf(max[0], before[0]);
-            max[1] = fmaxf(max[1], before[1]);
           }
           __syncwarp();
         }
-        if (quad == 0) {
-          ptx::st_async(other_ring_reference, other_ring_full, max[0]);
-          ptx::st_async(other_ring_reference + 8 * sizeof(float), other_ring_full, max[1]);
-        }
-
-        uint32_t words[2][4];
-        uint4 rows[2];
+        Reference now[2], last[2];
 #pragma unroll
         for (int second = 0; second < 2; ++second) {
-          const float factor = before[second] == max[second] ? 1.f : ptx::ex2(before[second] - max[second]);
-          const float2 sum = quantise(second, max[second], words[second]);
-          rows[second] = uint4{__float_as_uint(factor), __float_as_uint(sum.x), __float_as_uint(sum.y),
-                               __float_as_uint(max[second])};
+          now[second] = next_reference(before[second], row_max(s, second));
+          last[second] = now[second];
+          if (more) last[second] = next_reference(now[second], row_max(second_part, second));
+        }
+        if (quad == 0) {
+          ptx::st_async(other_ring_reference, other_ring_full, float2{last[0].value, last[0].most});
+          ptx::st_async(other_ring_reference + 8 * sizeof(Reference), other_ring_full,
+                        float2{last[1].value, last[1].most});
         }
 
-        ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage]), p.phase ^ 1);
-        send(kProducers * p.stage + rank, words, rows);
-        p.advance();
+        float from[2] = {before[0].value, before[1].value};
+        float to[2] = {now[0].value, now[1].value};
+        for (;; more = false) {
+          uint32_t words[2][4];
+          uint4 rows[2];
+#pragma unroll
+          for (int second = 0; second < 2; ++second) {
+            const float factor = from[second] == to[second] ? 1.f : ptx::ex2(from[second] - to[second]);
+            const float2 sum = quantise(second, to[second], words[second]);
+            rows[second] = uint4{__float_as_uint(factor), __float_as_uint(sum.x), __float_as_uint(sum.y),
+                                 __float_as_uint(to[second])};
+          }
+          ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage]), p.phase ^ 1);
+          send(kProducers * p.stage + rank, words, rows);
+          p.advance();
+          if (!more) break;
+#pragma unroll
+          for (int n = 0; n < 8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[n][i] = second_part[n][i];
+          }
+#pragma unroll
+          for (int second = 0; second < 2; ++second) {
+            from[second] = to[second];
+            to[second] = last[second].value;
+          }
+        }
       }
       sequence = next_sequence;
     }

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/common/mla_softmax.h"
 #include "tests/reference/number_formats.h"
 #include "tests/reference/tile_math.h"
 
@@ -74,12 +75,12 @@ class Cache {
 
 // Unnormalised attention of some rows over a range of tiles.
 struct Partial {
-  std::vector<double> acc;  // [rows, 512]
-  std::vector<double> max;  // log2, -inf when nothing was visible
+  std::vector<double> acc;                      // [rows, 512]
+  std::vector<RowReference<double>> reference;  // log2; of the exact result its maximum, twice
   std::vector<double> sum;
 
   explicit Partial(int rows)
-      : acc(static_cast<size_t>(rows) * kDepthV, 0.0), max(rows, kNegInf), sum(rows, 0.0) {}
+      : acc(static_cast<size_t>(rows) * kDepthV, 0.0), reference(rows, {kNegInf, kNegInf}), sum(rows, 0.0) {}
 };
 
 struct Task {
@@ -92,10 +93,11 @@ struct Task {
   std::unique_ptr<Partial> model;
 };
 
-// Applies one tile of scores (log2 units) to a partial result. `quantise` rounds P to e4m3.
-void apply_tile(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
-                const double* values, bool quantise, std::vector<double>& p, std::vector<double>& factor,
-                Partial& partial) {
+// Applies scores (log2 units) of one tile, -infinity where masked, to a partial result. `quantise`
+// rounds P to e4m3 and takes the references of mla_softmax.h.
+void apply_scores(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
+                  const double* values, bool quantise, std::vector<double>& p, std::vector<double>& factor,
+                  Partial& partial) {
   const double* table = e4m3_table();
   for (int row = 0; row < rows; ++row) {
     const double* s = scores.data() + row * kTile;
@@ -106,26 +108,48 @@ void apply_tile(const std::vector<double>& scores, int rows, int padded_rows, in
       if (s[token] > tile_max) tile_max = s[token];
       nan |= std::isnan(s[token]);
     }
-    const double old_max = partial.max[row];
-    const double new_max = std::max(old_max, tile_max);
-    if (new_max == kNegInf) {
+    const RowReference<double> before = partial.reference[row];
+    RowReference<double> now = next_reference(before, tile_max);
+    if (!quantise) now.value = now.most;
+    if (now.value == kNegInf) {
       std::fill(prob, prob + kTile, nan ? kNaN : 0.0);
       if (nan) partial.sum[row] = kNaN;
       factor[row] = 1.0;
       continue;
     }
-    factor[row] = old_max == kNegInf ? 1.0 : std::exp2(old_max - new_max);
+    factor[row] = before.value == kNegInf ? 1.0 : std::exp2(before.value - now.value);
     double sum = 0.0;
     for (int token = 0; token < tokens; ++token) {
-      double value = std::exp2(s[token] - new_max);
+      double value = std::exp2(s[token] - now.value);
       if (quantise && !std::isnan(value)) value = table[to_e4m3(kE4M3Max * value)];
       prob[token] = value;
       sum += value;
     }
     partial.sum[row] = partial.sum[row] * factor[row] + sum;
-    partial.max[row] = new_max;
+    partial.reference[row] = now;
   }
   tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
+}
+
+// The first tile of a sequence in its two parts. Leaves `scores` changed.
+void apply_first_tile(std::vector<double>& scores, int rows, int padded_rows, int tokens,
+                      const double* values, std::vector<double>& p, std::vector<double>& factor,
+                      Partial& partial) {
+  std::vector<double> second_part(scores.size(), kNegInf);
+  for (int row = 0; row < rows; ++row) {
+    double* s = scores.data() + row * kTile;
+    double tile_max = kNegInf;
+    for (int token = 0; token < tokens; ++token) {
+      if (s[token] > tile_max) tile_max = s[token];
+    }
+    for (int token = 0; token < tokens; ++token) {
+      if (!(s[token] < tile_max - double{kFirstPart})) continue;
+      second_part[row * kTile + token] = s[token];
+      s[token] = kNegInf;
+    }
+  }
+  apply_scores(scores, rows, padded_rows, tokens, values, true, p, factor, partial);
+  apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
 void run_task(const DecodeProblem& problem, const ReferenceOptions& options, const ReferenceResult& result,
@@ -182,10 +206,12 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
       }
     }
     if (task.exact) {
-      apply_tile(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
+      apply_scores(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
     }
-    if (task.model) {
-      apply_tile(scores, rows, padded_rows, tokens, values.data(), true, p, factor, *task.model);
+    if (task.model && tile == 0) {
+      apply_first_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
+    } else if (task.model) {
+      apply_scores(scores, rows, padded_rows, tokens, values.data(), true, p, factor, *task.model);
     }
   }
 }
@@ -194,12 +220,13 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
 double merge_row(const std::vector<const Partial*>& partials, int row, double kv_scale, double* out) {
   std::fill(out, out + kDepthV, 0.0);
   double max = kNegInf;
-  for (const Partial* partial : partials) max = std::max(max, partial->max[row]);
+  for (const Partial* partial : partials) max = std::max(max, partial->reference[row].value);
   double sum = 0.0;
   for (const Partial* partial : partials) {
     if (partial->sum[row] == 0.0) continue;  // it saw nothing
     // One whose scores are all NaN has no maximum.
-    const double weight = partial->max[row] == kNegInf ? kNaN : std::exp2(partial->max[row] - max);
+    const double weight =
+        partial->reference[row].value == kNegInf ? kNaN : std::exp2(partial->reference[row].value - max);
     sum += weight * partial->sum[row];
     const double* acc = partial->acc.data() + static_cast<size_t>(row) * kDepthV;
     for (int d = 0; d < kDepthV; ++d) out[d] += weight * acc[d];

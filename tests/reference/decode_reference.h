@@ -95,13 +95,13 @@ int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token);
 // Whether a visible token has a page id outside the pool or lies beyond the page table.
 bool has_bad_tokens(const DecodeProblem& problem);
 
-// The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order:
-//   m_i = max(m_{i-1}, row maximum of tile i), in units of log2
-//   p   = e4m3(448 * exp2(score * log2(e) - m_i)), rounded to nearest even
-// accumulators and row sum are rescaled by exp2(m_{i-1} - m_i), the row sum is taken from the
-// quantised p, and splits are merged with weights exp2(m_split - m). lse has no model: it comes from
-// the row sum before quantisation. Computed only when options.split_offsets is given and the cache
-// is e4m3.
+// The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order, each
+// with the reference m that kernels/common/mla_softmax.h gives (units of log2):
+//   p = e4m3(448 * exp2(score * log2(e) - m)), rounded to nearest even
+// the tile of position 0 in two parts. Accumulators and row sum are brought from one reference to the
+// next by exp2 of their difference, the row sum is taken from the quantised p, and splits are merged
+// with weights exp2(m_split - max of them). lse has no model: it comes from the row sum before
+// quantisation. Computed only when options.split_offsets is given and the cache is e4m3.
 // Throws std::invalid_argument when split_offsets do not cover the tiles of a query token.
 // Thread-safe; uses options.threads threads of its own.
 ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOptions& options);

@@ -177,12 +177,20 @@ Layout make_layout(const DecodeCase& c, int rows, Format q_format, Format kv_for
     layout.q_head_stride = q_row + 32;
     layout.q_token_stride = layout.heads * layout.q_head_stride + 48;
     layout.q_bytes = layout.query_tokens * layout.q_token_stride;
-    // Heads of out lie further apart than query tokens.
-    layout.out_token_stride = out_row + 16;
-    layout.out_head_stride = layout.query_tokens * layout.out_token_stride + 64;
-    layout.out_bytes = layout.heads * layout.out_head_stride;
-    layout.lse_token_stride = 1;
-    layout.lse_head_stride = layout.query_tokens;
+    if (c.query_counts.empty()) {
+      // Heads of out and lse lie further apart than query tokens.
+      layout.out_token_stride = out_row + 16;
+      layout.out_head_stride = layout.query_tokens * layout.out_token_stride + 64;
+      layout.out_bytes = layout.heads * layout.out_head_stride;
+      layout.lse_token_stride = 1;
+      layout.lse_head_stride = layout.query_tokens;
+    } else {
+      layout.out_head_stride = out_row + 16;
+      layout.out_token_stride = layout.heads * layout.out_head_stride + 64;
+      layout.out_bytes = layout.query_tokens * layout.out_token_stride;
+      layout.lse_head_stride = 1;
+      layout.lse_token_stride = layout.heads;
+    }
   }
 
   int64_t most = 0;

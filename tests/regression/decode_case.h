@@ -61,6 +61,7 @@ struct DecodeCase {
   std::vector<Spike> spikes;
   bool poison_scales = false;  // scales on the device: NaN
   bool initialise_workspace = true;
+  bool compare_alone = false;  // request 0 must be bitwise the same in a batch of its own, with fewer SMs
   // Memory layout.
   bool own_values = false;
   int64_t token_padding = 0;        // bytes after every token
@@ -102,6 +103,7 @@ struct DecodeCase {
   DecodeCase& poison(std::vector<Poison> list) { return poisons = std::move(list), *this; }
   DecodeCase& nan_scales() { return scales_on_device = poison_scales = true, *this; }
   DecodeCase& uninitialised_workspace() { return initialise_workspace = false, *this; }
+  DecodeCase& alone_too() { return compare_alone = true, *this; }
   DecodeCase& short_table(int columns) { return spare_columns = -columns, *this; }
   DecodeCase& strided() { return strided_rows = true, *this; }
   // One token that takes `weight` of the softmax (N(0, 1) scores) and has the value 0, in request 0.

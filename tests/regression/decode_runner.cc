@@ -20,7 +20,8 @@ constexpr int64_t kImageBytes = int64_t{1} << 28;
 
 DeviceBuffer::DeviceBuffer(const Driver& driver, uint64_t bytes, bool guarded)
     : driver_(&driver), bytes_(bytes), guard_(guarded ? kGuardBytes : 0) {
-  MLA_CU(driver, cuMemAlloc, &base_, bytes_ + 2 * guard_);
+  // A batch without query tokens has empty buffers, whose addresses are needed all the same.
+  MLA_CU(driver, cuMemAlloc, &base_, std::max<uint64_t>(bytes_ + 2 * guard_, 16));
   if (guarded) {
     MLA_CU(driver, cuMemsetD8, base_, kGuardByte, guard_);
     MLA_CU(driver, cuMemsetD8, base_ + guard_ + bytes_, kGuardByte, guard_);
@@ -39,14 +40,16 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
   return *this;
 }
 
-void DeviceBuffer::fill(uint8_t byte) { MLA_CU(*driver_, cuMemsetD8, address(), byte, bytes_); }
+void DeviceBuffer::fill(uint8_t byte) {
+  if (bytes_ > 0) MLA_CU(*driver_, cuMemsetD8, address(), byte, bytes_);
+}
 
 void DeviceBuffer::write(const void* source, uint64_t bytes, uint64_t offset) {
-  MLA_CU(*driver_, cuMemcpyHtoD, address() + offset, source, bytes);
+  if (bytes > 0) MLA_CU(*driver_, cuMemcpyHtoD, address() + offset, source, bytes);
 }
 
 void DeviceBuffer::read(void* target, uint64_t bytes, uint64_t offset) const {
-  MLA_CU(*driver_, cuMemcpyDtoH, target, address() + offset, bytes);
+  if (bytes > 0) MLA_CU(*driver_, cuMemcpyDtoH, target, address() + offset, bytes);
 }
 
 std::string DeviceBuffer::check_guards(const std::string& name) const {
@@ -175,7 +178,11 @@ void DecodeRunner::poison_outputs() {
   MLA_CU(driver_, cuCtxSynchronize);
 }
 
-void DecodeRunner::launch() {
+void DecodeRunner::launch() { launch(layout_.batch, c_.sms_cap); }
+
+void DecodeRunner::launch_alone(int max_sms) { launch(1, max_sms); }
+
+void DecodeRunner::launch(int batch, int max_sms) {
   mla_launch_args args = MLA_LAUNCH_ARGS_INIT;
   args.flags = (c_.use_pdl ? MLA_LAUNCH_PDL : 0) | (c_.is_causal ? 0 : MLA_LAUNCH_NON_CAUSAL);
   args.q = q_.address();
@@ -206,7 +213,7 @@ void DecodeRunner::launch() {
     args.cp_interleave = c_.cp_interleave;
   }
   args.pages = layout_.pages;
-  args.batch = layout_.batch;
+  args.batch = batch;
   args.q_len = c_.query_len;
   args.heads = layout_.heads;
   args.page_size = c_.page_tokens;
@@ -221,7 +228,7 @@ void DecodeRunner::launch() {
     args.kv_scale = c_.kv_factor;
   }
   args.max_splits = c_.splits_cap;
-  args.max_sms = c_.sms_cap;
+  args.max_sms = max_sms;
   MLA_API_CALL(api_, mla_launch, kernel_.kernel, &args, stream_);
 }
 

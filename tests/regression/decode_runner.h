@@ -76,6 +76,7 @@ class DecodeRunner {
   void upload(const DecodeData& data);
   void poison_outputs();
   void launch();
+  void launch_alone(int max_sms);  // request 0 by itself
   void capture(int launches = 1);  // that many launches, one after another, into a graph
   void replay();                   // that graph
   void synchronize();
@@ -85,6 +86,7 @@ class DecodeRunner {
   uint64_t device_bytes() const;
 
  private:
+  void launch(int batch, int max_sms);
   void upload_pool(DeviceBuffer& pool, const DecodeData& data, const std::vector<uint8_t>& source, int depth,
                    int64_t token_stride, int64_t page_stride);
 

@@ -219,8 +219,9 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
       }
       if (!outputs.lse.empty()) {
         const double error = std::abs(got_lse - want.lse[row]);
-        verdict.errors.lse = std::max(verdict.errors.lse, error);
-        if (!(error <= kMaxLse)) fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
+        if (std::abs(want.lse[row]) < 1 / kMaxLse) verdict.errors.lse = std::max(verdict.errors.lse, error);
+        if (!(error <= std::max(kMaxLse, kMaxLseRelative * std::abs(want.lse[row]))))
+          fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
       }
     }
   }

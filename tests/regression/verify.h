@@ -25,6 +25,7 @@ inline constexpr double kMaxModelRow = 1.5e-2;
 inline constexpr double kMaxModelBorderRow = 6.25e-2;
 inline constexpr int64_t kRowsPerBorderRow = 1000;  // one such row is allowed, and one more for so many
 inline constexpr double kMaxLse = 1e-3;             // absolute, against exact attention
+inline constexpr double kMaxLseRelative = 1e-6;     // of large ones: what a float can hold
 // Bounds of a bf16 kernel, against exact attention.
 inline constexpr double kMaxBf16 = 5e-3;
 inline constexpr double kMaxBf16Row = 1.5e-2;
