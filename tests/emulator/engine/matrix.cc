@@ -5,7 +5,8 @@
 // mma: operands convert to float exactly, products are exact, and the sum is taken in float, starting
 // from C, in ascending order of k (the block-scaled form starts from 0 and adds C last, to the scaled
 // sum); for bf16, whose products may leave the range of float, it is taken in double and rounded once.
-// Hardware may add in another order and keep fewer bits on the way.
+// Hardware may add in another order and keep fewer bits on the way: LaunchConfig::mma_accumulator gives
+// the 8-bit floats the accumulator of Hopper's wgmma.
 #include <array>
 
 #include "tests/emulator/engine/decoder.h"
@@ -207,9 +208,10 @@ Next do_mma(Machine& m, const Instr& in, uint32_t mask) {
       }
     }
   }
+  const bool narrow = m.config->mma_accumulator == MmaAccumulator::kNarrow && ea < kHalf && !half_acc;
+  const int least_a = ea == kE4m3 ? -6 : -14, least_b = eb == kE4m3 ? -6 : -14;
   if (scaled) {
     alignas(64) float sum[16 * 8] = {};
-    mma_16x8(a, b, sum, k_size);
     float sa[16], sb[8];
     const uint32_t* scale_a = lanes<uint32_t>(m, xs[0]);
     const uint32_t* scale_b = lanes<uint32_t>(m, xs[3]);
@@ -226,9 +228,16 @@ Next do_mma(Machine& m, const Instr& in, uint32_t mask) {
     for (uint32_t column = 0; column < 8; ++column) {
       sb[column] = ue8m0_to_f32(static_cast<uint8_t>(scale_b[4 * column + thread_b] >> (8 * byte_b)));
     }
-    for (uint32_t i = 0; i < 16; ++i) {
-      for (uint32_t j = 0; j < 8; ++j) c[i * 8 + j] = sum[i * 8 + j] * sa[i] * sb[j] + c[i * 8 + j];
+    if (narrow) {  // C and the products meet in units of the scales
+      for (uint32_t i = 0; i < 16 * 8; ++i) sum[i] = c[i] / sa[i / 8] / sb[i % 8];
+      mma_16xn_narrow(a, b, sum, k_size, 8, least_a, least_b);
+      for (uint32_t i = 0; i < 16 * 8; ++i) c[i] = sum[i] * sa[i / 8] * sb[i % 8];
+    } else {
+      mma_16x8(a, b, sum, k_size);
+      for (uint32_t i = 0; i < 16 * 8; ++i) c[i] = sum[i] * sa[i / 8] * sb[i % 8] + c[i];
     }
+  } else if (narrow) {
+    mma_16xn_narrow(a, b, c, k_size, 8, least_a, least_b);
   } else if (ea == kBf16) {
     mma_16x8_wide(a, b, c, k_size);
   } else {

@@ -204,6 +204,8 @@ Next do_wgmma(Machine& m, const Instr& in, uint32_t mask) {
   }
   if (f.a == kBf16) {
     mma_16xn_wide(a, b, c, f.k, f.n);
+  } else if (f.a < kHalf && !f.half_acc) {
+    mma_16xn_narrow(a, b, c, f.k, f.n, f.a == kE4m3 ? -6 : -14, f.b == kE4m3 ? -6 : -14);
   } else {
     mma_16xn(a, b, c, f.k, f.n);
   }
