@@ -283,6 +283,24 @@ int32_t dp4a(uint32_t a, uint32_t b, int32_t c) {
   return static_cast<int32_t>(r);
 }
 
+// Two halves of a times two bytes of b: a[0] 0 the low bytes, 16 the high ones; a[1], a[2] a and b are
+// signed.
+Next do_dp2a(Machine& m, const Instr& in, uint32_t mask) {
+  const uint32_t *a = lanes<uint32_t>(m, in.o[1]), *b = lanes<uint32_t>(m, in.o[2]),
+                 *c = lanes<uint32_t>(m, in.o[3]);
+  uint32_t r[32];
+  for (int i = 0; i < 32; ++i) {
+    r[i] = c[i];
+    for (uint32_t k = 0; k < 2; ++k) {
+      const uint32_t x = (a[i] >> (16 * k)) & 0xffff, y = (b[i] >> (in.a[0] + 8 * k)) & 0xff;
+      r[i] += (in.a[1] ? static_cast<uint32_t>(static_cast<int16_t>(x)) : x) *
+              (in.a[2] ? static_cast<uint32_t>(static_cast<int8_t>(y)) : y);
+    }
+  }
+  store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  return Next::kNext;
+}
+
 template <class X>
 X mul24_lo(X a, X b) {
   auto low = [](X v) -> int64_t {
@@ -360,7 +378,13 @@ Next do_lop3(Machine& m, const Instr& in, uint32_t mask) {
     uint32_t x = k & 4 ? 0 : ~0u, y = k & 2 ? 0 : ~0u, z = k & 1 ? 0 : ~0u;
     for (int i = 0; i < 32; ++i) r[i] |= (a[i] ^ x) & (b[i] ^ y) & (c[i] ^ z);
   }
-  store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  if (in.o[0].present) store_lanes(lanes<uint32_t>(m, in.o[0]), r, mask);
+  if (in.nx) {  // lop3.or and its like: x[0] = (result is not 0) op x[1]
+    uint32_t p = 0;
+    for (uint32_t i = 0; i < 32; ++i) p |= static_cast<uint32_t>(r[i] != 0) << i;
+    const uint32_t q = predicate(m, in.x[1]);
+    set_predicate(m, in.x[0], in.a[1] == 0 ? p | q : in.a[1] == 1 ? p & q : p ^ q, mask);
+  }
   return Next::kNext;
 }
 
@@ -485,6 +509,15 @@ Next do_mov128(Machine& m, const Instr& in, uint32_t mask) {
   std::memcpy(t, s, sizeof t);
   store_lanes(d, t, mask);
   store_lanes(d + 32, t + 32, mask);
+  return Next::kNext;
+}
+
+// mov.v4 of a special register: x[0..nx/2) = x[nx/2..nx).
+Next do_mov_vector(Machine& m, const Instr& in, uint32_t mask) {
+  const uint32_t n = in.nx / 2;
+  for (uint32_t k = 0; k < n; ++k) {
+    store_lanes(lanes<uint32_t>(m, in.x[k]), lanes<uint32_t>(m, in.x[n + k]), mask);
+  }
   return Next::kNext;
 }
 
@@ -902,10 +935,19 @@ bool decode_arithmetic(Decoder& d) {
     return true;
   }
   if (name == "lop3") {
+    std::string combine = d.one_of({"or", "and", "xor"});
     d.type_in({T::kB32});
-    d.need(5);
+    d.need(combine.empty() ? 5 : 6);
     in.fn = do_lop3;
-    in.o[0] = d.dst(0, T::kB32);
+    if (combine.empty()) {
+      in.o[0] = d.dst(0, T::kB32);
+    } else {
+      const Operand& to = d.operand(0);
+      if (to.kind != Operand::kPair) d.fail(d.s.op_text + " needs a register (or _) and a predicate");
+      if (to.parts[0].kind != Operand::kSink) in.o[0] = d.dst(to.parts[0], 32);
+      in.a[1] = combine == "or" ? 0 : combine == "and" ? 1 : 2;
+      d.pool({d.dst(to.parts[1], 1), d.src_pred(d.operand(5))});
+    }
     for (size_t i = 1; i < 4; ++i) in.o[i] = d.src(i, T::kB32);
     in.a[0] = static_cast<uint32_t>(d.immediate(4)) & 255;
     return true;
@@ -987,6 +1029,19 @@ bool decode_arithmetic(Decoder& d) {
     in.o[0] = d.dst(0, T::kB32);
     in.o[1] = d.src(1, T::kB32);
     in.o[2] = d.src(2, T::kB32);
+    return true;
+  }
+  if (name == "dp2a") {
+    std::string half = d.one_of({"lo", "hi"});
+    T a = d.type_in({T::kU32, T::kS32}), b = d.type_in({T::kU32, T::kS32});
+    if (half.empty()) d.fail("dp2a needs .lo or .hi");
+    d.need(4);
+    in.fn = do_dp2a;
+    in.a[0] = half == "hi" ? 16 : 0;
+    in.a[1] = a == T::kS32;
+    in.a[2] = b == T::kS32;
+    in.o[0] = d.dst(0, T::kS32);
+    for (size_t i = 1; i < 4; ++i) in.o[i] = d.src(i, T::kS32);
     return true;
   }
   if (name == "dp4a") {
@@ -1083,9 +1138,29 @@ bool decode_arithmetic(Decoder& d) {
     return true;
   }
   if (name == "mov") {
+    std::string vec = d.one_of({"v2", "v4"});
     T t = d.type();
     d.need(2);
     const Operand &to = d.operand(0), &from = d.operand(1);
+    if (!vec.empty()) {
+      if (from.kind != Operand::kSpecial || bits_of(t) != 32)
+        d.fail(d.s.op_text + " is supported for 32-bit special registers only");
+      auto targets = d.elements(to);
+      const size_t n = vec == "v2" ? 2 : 4;
+      if (targets.size() != n)
+        d.fail(d.s.op_text + " needs " + std::to_string(n) + " registers, found " +
+               std::to_string(targets.size()));
+      std::vector<Opd> parts;
+      for (const Operand* target : targets) parts.push_back(d.dst(*target, 32));
+      for (const char* component : {".x", ".y", ".z", ".w"}) {
+        Operand part = from;
+        part.text += component;
+        if (parts.size() < 2 * n) parts.push_back(d.src(part, t));
+      }
+      in.fn = do_mov_vector;
+      d.pool(std::move(parts));
+      return true;
+    }
     if (from.kind == Operand::kVector || to.kind == Operand::kVector) {
       bool pack = from.kind == Operand::kVector;
       const Operand& list = pack ? from : to;

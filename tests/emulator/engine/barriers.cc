@@ -217,8 +217,17 @@ Next do_arrive(Machine& m, const Instr& in, uint32_t mask) {
       address -= kSharedWindow;
     }
     uint32_t offset = 0;
-    Cta* owner = m.shared_target(static_cast<int>(lane), in.a[0] & kClusterAddress, address, 8, 8, &offset);
+    // A generic address may lie in another CTA of the cluster (mapa.u64).
+    Cta* owner = m.shared_target(static_cast<int>(lane), in.a[0] & (kClusterAddress | kGenericAddress),
+                                 address, 8, 8, &offset);
     if (!owner) return Next::kFault;
+    if (in.o[0].present && owner != m.cta) {
+      return m.fault(
+          FaultKind::kBarrier, static_cast<int>(lane),
+          "the mbarrier lies in the CTA with cluster rank %u: an arrival there gives no state, the "
+          "destination must be _",
+          owner->rank);
+    }
     Mbarrier* b = m.find_barrier(static_cast<int>(lane), owner, offset);
     if (!b) return Next::kFault;
     uint32_t value = in.o[2].present ? lanes<uint32_t>(m, in.o[2])[lane] : 1;

@@ -288,6 +288,7 @@ Opd Decoder::src(const Operand& o, T t, bool wider_ok) {
       fail("a float immediate does not fit ." + std::string(type_name(t)));
     }
     case Operand::kSpecial: {
+      check_special(o.text);
       auto found = program_.specials.find(o.text);
       bool wide = o.text == "%clock64" || o.text == "%globaltimer" || o.text == "%gridid" ||
                   o.text == "%current_graph_exec";
@@ -318,6 +319,20 @@ Opd Decoder::src(const Operand& o, T t, bool wider_ok) {
     }
     default:
       fail("operand form is not supported in " + s.op_text);
+  }
+}
+
+// A special register of several components needs one of them; the others have none.
+void Decoder::check_special(const std::string& text) const {
+  static const std::set<std::string, std::less<>> vectors = {
+      "%tid", "%ntid", "%ctaid", "%nctaid", "%clusterid", "%nclusterid", "%cluster_ctaid", "%cluster_nctaid"};
+  const size_t dot = text.find('.');
+  const std::string base = text.substr(0, dot), component = dot == std::string::npos ? "" : text.substr(dot);
+  if (!vectors.count(base)) {
+    if (!component.empty())
+      fail("special register " + base + " is no vector: " + component + " has no meaning");
+  } else if (component != ".x" && component != ".y" && component != ".z" && component != ".w") {
+    fail("special register " + base + " is a vector: " + s.op_text + " needs " + base + ".x, .y or .z");
   }
 }
 

@@ -117,6 +117,8 @@ class Decoder {
   uint64_t symbol_address(const Symbol& symbol, bool generic) const;
 
  private:
+  void check_special(const std::string& text) const;
+
   Program& program_;
   const Function& function_;
   uint32_t frame_base_;

@@ -339,7 +339,7 @@ void Machine::start_cluster() {
           uint32_t linear = 32 * i + lane;
           Dim3 tid{linear % block.x, linear / block.x % block.y, linear / block.x / block.y};
           auto part = [&](const Dim3& d) {
-            return name.back() == 'x' ? d.x : name.back() == 'y' ? d.y : d.z;
+            return name.back() == 'x' ? d.x : name.back() == 'y' ? d.y : name.back() == 'z' ? d.z : 0;
           };
           uint32_t value = 0;
           std::string base = name.substr(0, name.find('.'));
