@@ -26,6 +26,4 @@ void mma_16xn_narrow(const float* a, const float* b, float* c, uint32_t k, uint3
 // Converts n e4m3 values, exactly.
 void e4m3_to_floats(const uint8_t* from, float* to, uint32_t n);
 
-bool decode_wgmma(Decoder& d);
-
 }  // namespace mla::emu

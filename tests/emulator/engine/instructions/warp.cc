@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instructions of a warp: shuffles, votes, matches, reductions, and the small rest.
+// Instructions whose lanes act together: shuffles, votes, matches, reductions.
+#include "tests/emulator/engine/instructions/warp.h"
+
 #include <algorithm>
 
-#include "tests/emulator/engine/decoder.h"
+#include "tests/emulator/engine/decode/table.h"
 
 namespace mla::emu {
 
@@ -220,150 +222,122 @@ Next do_warp_sync(Machine& m, const Instr& in, uint32_t mask) {
   return together(m, in.x[0], mask, [](uint32_t) { return true; });
 }
 
-Next do_yield(Machine&, const Instr&, uint32_t) { return Next::kYield; }
-Next do_nothing(Machine&, const Instr&, uint32_t) { return Next::kNext; }
+void decode_shfl(Decoder& d) {
+  Instr& in = d.in;
+  auto members = [&](size_t i) { d.pool({d.src(i, T::kB32)}); };
+  if (!d.mod("sync")) d.fail("shfl needs .sync");
+  std::string mode = d.one_of({"up", "down", "bfly", "idx"});
+  d.type_in({T::kB32});
+  if (mode.empty()) d.fail("shfl needs .up, .down, .bfly or .idx");
+  d.need(5);
+  in.fn = do_shfl;
+  in.a[0] = mode == "up" ? kUp : mode == "down" ? kDown : mode == "bfly" ? kBfly : kIdx;
+  const Operand& to = d.operand(0);
+  if (to.kind == Operand::kPair) {
+    in.o[0] = d.dst(to.parts[0], 32);
+    in.o[4] = d.dst(to.parts[1], 1);
+  } else {
+    in.o[0] = d.dst(to, 32);
+  }
+  for (size_t i = 1; i < 4; ++i) in.o[i] = d.src(i, T::kB32);
+  members(4);
+}
+
+void decode_vote(Decoder& d) {
+  Instr& in = d.in;
+  auto members = [&](size_t i) { d.pool({d.src(i, T::kB32)}); };
+  if (!d.mod("sync")) d.fail("vote needs .sync");
+  std::string mode = d.one_of({"all", "any", "uni", "ballot"});
+  T t = d.type_in({T::kPred, T::kB32});
+  if (mode.empty() || (mode == "ballot") != (t == T::kB32)) d.fail(d.s.op_text + " is not supported");
+  d.need(3);
+  in.fn = do_vote;
+  in.a[0] = mode == "all" ? kAll : mode == "any" ? kAny : mode == "uni" ? kUni : kBallot;
+  in.o[0] = d.dst(0, t);
+  in.o[1] = d.src_pred(d.operand(1));
+  members(2);
+}
+
+void decode_match(Decoder& d) {
+  Instr& in = d.in;
+  auto members = [&](size_t i) { d.pool({d.src(i, T::kB32)}); };
+  std::string mode = d.one_of({"any", "all"});
+  if (!d.mod("sync") || mode.empty()) d.fail(d.s.op_text + " is not supported");
+  T t = d.type_in({T::kB32, T::kB64});
+  d.need(3);
+  in.fn = do_match;
+  in.a[0] = mode == "all";
+  in.a[1] = t == T::kB64;
+  const Operand& to = d.operand(0);
+  if (to.kind == Operand::kPair) {
+    in.o[0] = d.dst(to.parts[0], 32);
+    in.o[4] = d.dst(to.parts[1], 1);
+  } else {
+    in.o[0] = d.dst(to, 32);
+  }
+  in.o[1] = d.src(1, t);
+  members(2);
+}
+
+void decode_activemask(Decoder& d) {
+  Instr& in = d.in;
+  d.type_in({T::kB32});
+  d.need(1);
+  in.fn = do_activemask;
+  in.o[0] = d.dst(0, T::kB32);
+}
+
+void decode_elect(Decoder& d) {
+  Instr& in = d.in;
+  auto members = [&](size_t i) { d.pool({d.src(i, T::kB32)}); };
+  if (!d.mod("sync")) d.fail("elect needs .sync");
+  d.need(2);
+  const Operand& to = d.operand(0);
+  if (to.kind != Operand::kPair) d.fail("elect.sync needs a register (or _) and a predicate");
+  in.fn = do_elect;
+  if (to.parts[0].kind != Operand::kSink) in.o[0] = d.dst(to.parts[0], 32);
+  in.o[4] = d.dst(to.parts[1], 1);
+  members(1);
+}
+
+void decode_redux(Decoder& d) {
+  Instr& in = d.in;
+  auto members = [&](size_t i) { d.pool({d.src(i, T::kB32)}); };
+  if (!d.mod("sync")) d.fail("redux needs .sync");
+  std::string op = d.one_of({"add", "min", "max", "and", "or", "xor"});
+  T t = d.type_in({T::kU32, T::kS32, T::kB32});
+  d.need(3);
+  in.fn = do_redux;
+  bool s = t == T::kS32;
+  in.a[0] = op == "add"   ? kAdd
+            : op == "min" ? (s ? kMinS : kMin)
+            : op == "max" ? (s ? kMaxS : kMax)
+            : op == "and" ? kAnd
+            : op == "or"  ? kOr
+                          : kXor;
+  in.o[0] = d.dst(0, t);
+  in.o[1] = d.src(1, t);
+  members(2);
+}
 
 }  // namespace
 
-// Joins groups of the warp that wait at the same instruction, with the same reconvergence point, into
-// the running one. True when there was one.
-bool Machine::merge_waiting_groups() {
-  bool merged = false;
-  for (size_t i = 0; i < warp->groups.size();) {
-    Group& other = warp->groups[i];
-    if (&other != group && other.blocked && other.wait.kind == WaitKind::kConverge && other.pc == group->pc &&
-        other.rec == group->rec && other.calls == group->calls) {
-      group->mask |= other.mask;
-      remove_group(warp, i);
-      merged = true;
-    } else {
-      ++i;
-    }
-  }
-  return merged;
-}
-
-bool decode_warp(Decoder& d) {
-  const std::string& name = d.name();
+void decode_warp_barrier(Decoder& d) {
   Instr& in = d.in;
   auto members = [&](size_t i) { d.pool({d.src(i, T::kB32)}); };
-  if (name == "shfl") {
-    if (!d.mod("sync")) d.fail("shfl needs .sync");
-    std::string mode = d.one_of({"up", "down", "bfly", "idx"});
-    d.type_in({T::kB32});
-    if (mode.empty()) d.fail("shfl needs .up, .down, .bfly or .idx");
-    d.need(5);
-    in.fn = do_shfl;
-    in.a[0] = mode == "up" ? kUp : mode == "down" ? kDown : mode == "bfly" ? kBfly : kIdx;
-    const Operand& to = d.operand(0);
-    if (to.kind == Operand::kPair) {
-      in.o[0] = d.dst(to.parts[0], 32);
-      in.o[4] = d.dst(to.parts[1], 1);
-    } else {
-      in.o[0] = d.dst(to, 32);
-    }
-    for (size_t i = 1; i < 4; ++i) in.o[i] = d.src(i, T::kB32);
-    members(4);
-    return true;
-  }
-  if (name == "vote") {
-    if (!d.mod("sync")) d.fail("vote needs .sync");
-    std::string mode = d.one_of({"all", "any", "uni", "ballot"});
-    T t = d.type_in({T::kPred, T::kB32});
-    if (mode.empty() || (mode == "ballot") != (t == T::kB32)) d.fail(d.s.op_text + " is not supported");
-    d.need(3);
-    in.fn = do_vote;
-    in.a[0] = mode == "all" ? kAll : mode == "any" ? kAny : mode == "uni" ? kUni : kBallot;
-    in.o[0] = d.dst(0, t);
-    in.o[1] = d.src_pred(d.operand(1));
-    members(2);
-    return true;
-  }
-  if (name == "match") {
-    std::string mode = d.one_of({"any", "all"});
-    if (!d.mod("sync") || mode.empty()) d.fail(d.s.op_text + " is not supported");
-    T t = d.type_in({T::kB32, T::kB64});
-    d.need(3);
-    in.fn = do_match;
-    in.a[0] = mode == "all";
-    in.a[1] = t == T::kB64;
-    const Operand& to = d.operand(0);
-    if (to.kind == Operand::kPair) {
-      in.o[0] = d.dst(to.parts[0], 32);
-      in.o[4] = d.dst(to.parts[1], 1);
-    } else {
-      in.o[0] = d.dst(to, 32);
-    }
-    in.o[1] = d.src(1, t);
-    members(2);
-    return true;
-  }
-  if (name == "activemask") {
-    d.type_in({T::kB32});
-    d.need(1);
-    in.fn = do_activemask;
-    in.o[0] = d.dst(0, T::kB32);
-    return true;
-  }
-  if (name == "elect") {
-    if (!d.mod("sync")) d.fail("elect needs .sync");
-    d.need(2);
-    const Operand& to = d.operand(0);
-    if (to.kind != Operand::kPair) d.fail("elect.sync needs a register (or _) and a predicate");
-    in.fn = do_elect;
-    if (to.parts[0].kind != Operand::kSink) in.o[0] = d.dst(to.parts[0], 32);
-    in.o[4] = d.dst(to.parts[1], 1);
-    members(1);
-    return true;
-  }
-  if (name == "redux") {
-    if (!d.mod("sync")) d.fail("redux needs .sync");
-    std::string op = d.one_of({"add", "min", "max", "and", "or", "xor"});
-    T t = d.type_in({T::kU32, T::kS32, T::kB32});
-    d.need(3);
-    in.fn = do_redux;
-    bool s = t == T::kS32;
-    in.a[0] = op == "add"   ? kAdd
-              : op == "min" ? (s ? kMinS : kMin)
-              : op == "max" ? (s ? kMaxS : kMax)
-              : op == "and" ? kAnd
-              : op == "or"  ? kOr
-                            : kXor;
-    in.o[0] = d.dst(0, t);
-    in.o[1] = d.src(1, t);
-    members(2);
-    return true;
-  }
-  if (name == "bar" && d.s.op.size() > 1 && d.s.op[1] == "warp") {
-    d.mod("warp");
-    if (!d.mod("sync")) d.fail("bar.warp needs .sync");
-    d.need(1);
-    in.fn = do_warp_sync;
-    members(0);
-    return true;
-  }
-  if (name == "nanosleep") {
-    d.type_in({T::kU32});
-    d.need(1);
-    in.o[1] = d.src(0, T::kU32);
-    in.fn = do_yield;
-    return true;
-  }
-  if (name == "griddepcontrol") {
-    // A launch starts when the one before it has ended, so there is nothing to wait for.
-    if (d.one_of({"wait", "launch_dependents"}).empty())
-      d.fail("griddepcontrol needs .wait or .launch_dependents");
-    d.need(0);
-    in.fn = do_nothing;
-    return true;
-  }
-  if (name == "pmevent") {
-    d.mod("mask");
-    d.need(1);
-    in.fn = do_nothing;
-    return true;
-  }
-  return false;
+  if (!d.mod("sync")) d.fail("bar.warp needs .sync");
+  d.need(1);
+  in.fn = do_warp_sync;
+  members(0);
+}
+
+void add_warp_instructions(InstructionTable* table) {
+  (*table)["shfl"] = decode_shfl;
+  (*table)["vote"] = decode_vote;
+  (*table)["match"] = decode_match;
+  (*table)["activemask"] = decode_activemask;
+  (*table)["elect"] = decode_elect;
+  (*table)["redux"] = decode_redux;
 }
 
 }  // namespace mla::emu
