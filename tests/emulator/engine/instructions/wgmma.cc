@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 
+#include "tests/emulator/engine/decode/table.h"
 #include "tests/emulator/engine/fp.h"
 #include "tests/emulator/engine/mma_kernels.h"
 
@@ -204,6 +205,8 @@ Next do_wgmma(Machine& m, const Instr& in, uint32_t mask) {
   }
   if (f.a == kBf16) {
     mma_16xn_wide(a, b, c, f.k, f.n);
+  } else if (f.a < kHalf && !f.half_acc) {
+    mma_16xn_narrow(a, b, c, f.k, f.n, f.a == kE4m3 ? -6 : -14, f.b == kE4m3 ? -6 : -14);
   } else {
     mma_16xn(a, b, c, f.k, f.n);
   }
@@ -274,9 +277,7 @@ Next do_wgmma_wait(Machine& m, const Instr& in, uint32_t mask) {
   return Next::kNext;
 }
 
-}  // namespace
-
-bool decode_wgmma(Decoder& d) {
+void decode_wgmma(Decoder& d) {
   Instr& in = d.in;
   std::string what = d.one_of({"mma_async", "fence", "commit_group", "wait_group"});
   if (!d.mod("sync") || !d.mod("aligned")) d.fail(d.s.op_text + " needs .sync.aligned");
@@ -284,13 +285,13 @@ bool decode_wgmma(Decoder& d) {
   if (what == "fence" || what == "commit_group") {
     d.need(0);
     in.fn = what == "fence" ? do_wgmma_fence : do_wgmma_commit;
-    return true;
+    return;
   }
   if (what == "wait_group") {
     d.need(1);
     in.fn = do_wgmma_wait;
     in.a[0] = static_cast<uint32_t>(d.immediate(0));
-    return true;
+    return;
   }
   if (what != "mma_async") d.fail("instruction " + d.s.op_text + " is not supported");
   auto form = std::make_shared<Form>();
@@ -359,7 +360,10 @@ bool decode_wgmma(Decoder& d) {
   in.p = form.get();
   d.program().call_tables.push_back(std::move(form));
   d.pool(std::move(operands));
-  return true;
 }
+
+}  // namespace
+
+void add_wgmma_instructions(InstructionTable* table) { (*table)["wgmma"] = decode_wgmma; }
 
 }  // namespace mla::emu

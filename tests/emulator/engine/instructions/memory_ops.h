@@ -7,6 +7,16 @@
 
 namespace mla::emu {
 
+enum OrderFlags : uint32_t { kStrongOrder = 1, kAcquire = 2, kRelease = 4, kClusterSpace = 8 };
+
+struct SpaceChoice {
+  Space space;
+  bool cluster;
+};
+
+// The state space modifier of a load, store or atomic operation; generic without one.
+SpaceChoice space_of(Decoder& d, bool param_too);
+
 enum class AtomOp : uint8_t { kAdd, kMin, kMax, kAnd, kOr, kXor, kExch, kCas, kInc, kDec };
 
 // The new value of an atomic operation; bits above the type are ignored.
