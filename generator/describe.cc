@@ -1,40 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generator/describe.h"
 
-#include <map>
+#include <cstring>
+#include <unordered_map>
 
 #include "kernels/common/mla_cubin_info.h"
-#include "kernels/common/mla_params.h"
 #include "manifest/cubin.h"
+#include "manifest/fields.h"
 #include "manifest/sha256.h"
+#include "manifest/text.h"
 #include "manifest/words.h"
 
 namespace mla::generator {
 
 namespace {
 
-using Constants = std::map<std::string, uint32_t, std::less<>>;
+using manifest::Facts;
+using manifest::Field;
+using manifest::FieldType;
 
-std::string number(uint64_t value) { return std::to_string(value); }
+constexpr char kPrefix[] = "mla_";
+constexpr char kTable[] = "kernels/common/mla_cubin_info.h";
 
-// The constants of mla_cubin_info.h, by name without "mla_".
-Status read_constants(const cubin::Info& info, std::string_view file, Constants* out) {
+std::string number(int64_t value) { return std::to_string(value); }
+
+// The facts of the table from the cubin's constants.
+Status read_facts(const cubin::Info& info, std::string_view file, Facts* out) {
+  const auto fail = [&](const std::string& what) { return Status::invalid(std::string(file) + ": " + what); };
+  std::unordered_map<std::string_view, uint32_t> constants;
+  for (const auto& [name, value] : info.constants) {
+    if (name.starts_with(kPrefix)) constants.emplace(std::string_view(name).substr(strlen(kPrefix)), value);
+  }
+  const auto version = constants.find("info_version");
+  if (version == constants.end())
+    return fail("no constant mla_info_version; expected those of " + std::string(kTable));
+  if (version->second != cubin::kInfoVersion) {
+    return fail("mla_info_version is " + number(version->second) + "; this program knows " +
+                number(cubin::kInfoVersion));
+  }
+  constants.erase(version);
+  const auto kind = constants.find("kind");
+  if (kind == constants.end()) return fail("no constant mla_kind; expected those of " + std::string(kTable));
+  const std::string kind_word(manifest::word_for(manifest::kKindWords, kind->second));
+  const uint32_t kind_number = kind->second;
   std::string missing;
-  const auto take = [&](const char* name) {
-    const uint32_t* value = info.constant("mla_" + std::string(name));
-    if (value == nullptr) {
-      missing += (missing.empty() ? "mla_" : ", mla_") + std::string(name);
-    } else {
-      (*out)[name] = *value;
+  for (const Field& field : cubin::kFields) {
+    const auto at = constants.find(field.name);
+    if (at == constants.end()) {
+      if (manifest::applies(field, kind_number))
+        missing += (missing.empty() ? "mla_" : ", mla_") + std::string(field.name);
+      continue;
     }
-  };
-#define MLA_TAKE(name) take(#name);
-  MLA_CUBIN_INFO_FIELDS(MLA_TAKE)
-  MLA_CUBIN_BUILD_FIELDS(MLA_TAKE)
-#undef MLA_TAKE
-  if (missing.empty()) return {};
-  return Status::invalid(std::string(file) + ": no constant " + missing +
-                         "; expected all of kernels/common/mla_cubin_info.h");
+    const int64_t value = field.type == FieldType::integer ? static_cast<int32_t>(at->second)
+                                                           : static_cast<int64_t>(at->second);
+    constants.erase(at);
+    if (!manifest::applies(field, kind_number)) {
+      return fail("has the constant mla_" + std::string(field.name) + "; a " + kind_word +
+                  " kernel has none");
+    }
+    if (manifest::is_bits(field.type) && !manifest::is_valid(field, value)) {
+      uint32_t known = 0;
+      for (const json::Word& word : manifest::words_of(field.type)) known |= word.number;
+      return fail("mla_" + std::string(field.name) + " is " + number(value) +
+                  "; this program knows the bits " + number(known));
+    }
+    if (!manifest::is_valid(field, value)) {
+      const bool word = !manifest::words_of(field.type).empty();
+      return fail("mla_" + std::string(field.name) + " is " + number(value) +
+                  (word ? ", which stands for nothing in kernels/common/mla_words.h"
+                        : "; expected " + (field.type == FieldType::boolean ? std::string("0 or 1")
+                                                                            : manifest::expected(field))));
+    }
+    manifest::set(out, field, value);
+  }
+  if (!missing.empty()) {
+    return fail("no constant " + missing + "; expected all that " + kTable + " has for a " + kind_word +
+                " kernel");
+  }
+  if (!constants.empty()) {
+    return fail("has the constant " + json::quote("mla_" + std::string(constants.begin()->first)) +
+                ", which " + kTable + " does not have");
+  }
+  const std::string wrong = manifest::contradiction(*out);
+  return wrong.empty() ? Status() : fail(wrong);
 }
 
 // A block or cluster shape along x: the x extent, 0 if there is none; false if it has y or z.
@@ -57,92 +105,46 @@ Status describe(std::span<const std::byte> image, std::string_view file, manifes
   if (info.arch.empty())
     return fail("no section .note.nv.tkinfo; expected the toolkit's note, which names the target");
   if (!manifest::parse_target(info.arch, &kernel.target)) {
-    return fail("compiled with -arch " + info.arch + "; expected a target such as sm_120f");
+    return fail("compiled with -arch " + printable(info.arch) + "; expected a target such as sm_120f");
   }
   if (kernel.target.sm != info.sm) {
-    return fail("the ELF header says sm_" + number(info.sm) + ", the toolkit's note " + info.arch);
+    return fail("the ELF header says sm_" + number(info.sm) + ", the toolkit's note " + printable(info.arch));
   }
   if (info.kernels.size() != 1) return fail("has " + number(info.kernels.size()) + " kernels; expected one");
   const cubin::Kernel& code = info.kernels.front();
   kernel.symbol = code.symbol;
   if (!manifest::is_identifier(kernel.symbol) || !kernel.symbol.starts_with("mla_")) {
-    return fail("the kernel is called " + kernel.symbol + "; expected a name that starts with mla_");
+    return fail("the kernel is called " + printable(kernel.symbol) +
+                "; expected a name that starts with mla_");
   }
   kernel.id = kernel.symbol.substr(4) + "_" + kernel.target.name();
   kernel.file = cubin_path(kernel.id);
   kernel.size = image.size();
   kernel.sha256 = sha256_hex(image);
 
-  Constants constants;
-  if (Status status = read_constants(info, file, &constants); !status.ok()) return status;
-  if (constants["info_version"] != cubin::kInfoVersion) {
-    return fail("mla_info_version is " + number(constants["info_version"]) + "; this program knows " +
-                number(cubin::kInfoVersion));
-  }
-  const std::pair<const char*, std::span<const json::Word>> words[] = {{"family", manifest::kFamilyWords},
-                                                                       {"mma", manifest::kMmaWords},
-                                                                       {"q_dtype", manifest::kDTypeWords},
-                                                                       {"kv_dtype", manifest::kDTypeWords},
-                                                                       {"out_dtype", manifest::kDTypeWords}};
-  for (const auto& [name, known] : words) {
-    if (manifest::word_for(known, constants[name]).empty()) {
-      return fail("mla_" + std::string(name) + " is " + number(constants[name]) +
-                  ", which stands for nothing in kernels/common/mla_cubin_info.h");
-    }
-  }
-  uint32_t known_features = 0;
-  for (const json::Word& word : manifest::kFeatureWords) known_features |= word.number;
-  if ((constants["features"] & ~known_features) != 0) {
-    return fail("mla_features is " + number(constants["features"]) + "; this program knows the bits " +
-                number(known_features));
-  }
-  manifest::Config& config = kernel.config;
-  config.family = constants["family"];
-  config.mma = constants["mma"];
-  config.q_dtype = constants["q_dtype"];
-  config.kv_dtype = constants["kv_dtype"];
-  config.out_dtype = constants["out_dtype"];
-  config.rows = constants["rows"];
-  config.head_dim_k = constants["head_dim_k"];
-  config.head_dim_v = constants["head_dim_v"];
-  config.tile_tokens = constants["tile_tokens"];
-  config.page_size_min = constants["page_size_min"];
-  config.page_size_max = constants["page_size_max"];
-  config.k_box = constants["k_box"];
-  config.k_swizzle = constants["k_swizzle"];
-  config.v_box = constants["v_box"];
-  config.v_swizzle = constants["v_swizzle"];
-  config.features = constants["features"];
-
-  kernel.launch.threads = constants["threads"];
-  kernel.launch.cluster_size = constants["cluster_size"];
-  kernel.launch.dynamic_smem = constants["dynamic_smem"];
-  kernel.launch.carveout = static_cast<int32_t>(constants["carveout"]);
-  kernel.priority = static_cast<int32_t>(constants["priority"]);
+  Facts& facts = kernel.facts;
+  if (Status status = read_facts(info, file, &facts); !status.ok()) return status;
 
   // The constants are the kernel's word; what the compiler recorded must agree with it.
   uint32_t block = 0, cluster = 0;
   const bool block_along_x = along_x(code.threads[0] != 0 ? code.threads : code.max_threads, &block);
   if (block == 0) return fail("the kernel has no __launch_bounds__ and no required block size");
-  if (!block_along_x || block != kernel.launch.threads) {
-    return fail("mla_threads is " + number(kernel.launch.threads) +
-                ", the kernel is compiled for blocks of " + number(block) +
-                (block_along_x ? " threads" : " threads along x and more along y or z"));
+  if (!block_along_x || block != facts.threads) {
+    return fail("mla_threads is " + number(facts.threads) + ", the kernel is compiled for blocks of " +
+                number(block) + (block_along_x ? " threads" : " threads along x and more along y or z"));
   }
   const bool cluster_along_x = along_x(code.cluster, &cluster);
-  if (!cluster_along_x || std::max(cluster, 1u) != kernel.launch.cluster_size) {
-    return fail("mla_cluster_size is " + number(kernel.launch.cluster_size) +
+  if (!cluster_along_x || std::max(cluster, 1u) != facts.cluster_size) {
+    return fail("mla_cluster_size is " + number(facts.cluster_size) +
                 ", the kernel is compiled for clusters of " + number(std::max(cluster, 1u)) +
                 (cluster_along_x ? "" : " along x and more along y or z"));
   }
-  kernel.params.version = constants["params_version"];
   if (code.params.size() != 1) {
     return fail("the kernel has " + number(code.params.size()) + " parameters; expected one struct");
   }
-  kernel.params.bytes = code.params.front().bytes;
-  if (kernel.params.bytes != constants["params_bytes"]) {
-    return fail("mla_params_bytes is " + number(constants["params_bytes"]) + ", the kernel's parameter has " +
-                number(kernel.params.bytes) + " bytes");
+  if (code.params.front().bytes != facts.params_bytes) {
+    return fail("mla_params_bytes is " + number(facts.params_bytes) + ", the kernel's parameter has " +
+                number(code.params.front().bytes) + " bytes");
   }
   kernel.resources.registers = code.registers;
   kernel.resources.stack_bytes = code.stack_bytes;
@@ -164,33 +166,17 @@ std::vector<std::string> compare(const Configuration& asked, const manifest::Ker
   };
   differ("target", built.target.name(), asked.target.name());
   differ("kernel symbol", built.symbol, asked.symbol);
-  differ("family", std::string(manifest::word_for(manifest::kFamilyWords, built.config.family)),
-         asked.family);
-  differ("parameter struct version", number(built.params.version), number(kParamsVersion));
-  differ("parameter bytes", number(built.params.bytes), number(sizeof(DecodeParams)));
-  differ("priority", std::to_string(built.priority), std::to_string(asked.priority));
-  differ("carveout", std::to_string(built.launch.carveout), std::to_string(asked.carveout));
-  const Constants values = {{"q_dtype", built.config.q_dtype},
-                            {"kv_dtype", built.config.kv_dtype},
-                            {"out_dtype", built.config.out_dtype},
-                            {"mma", built.config.mma},
-                            {"rows", built.config.rows},
-                            {"head_dim_k", built.config.head_dim_k},
-                            {"head_dim_v", built.config.head_dim_v},
-                            {"tile_tokens", built.config.tile_tokens},
-                            {"page_size_min", built.config.page_size_min},
-                            {"page_size_max", built.config.page_size_max},
-                            {"k_box", built.config.k_box},
-                            {"k_swizzle", built.config.k_swizzle},
-                            {"v_box", built.config.v_box},
-                            {"v_swizzle", built.config.v_swizzle},
-                            {"features", built.config.features},
-                            {"threads", built.launch.threads},
-                            {"cluster_size", built.launch.cluster_size}};
-  for (const auto& [name, value] : asked.constants) {
-    const auto at = values.find(name);
-    differ("mla_" + name, at == values.end() ? "nothing" : number(at->second), number(value));
-  }
+  const auto differ_in = [&](const Field& field, int64_t expected) {
+    const int64_t got = manifest::get(built.facts, field);
+    if (got != expected) {
+      differ("mla_" + std::string(field.name), manifest::spell(field, got), manifest::spell(field, expected));
+    }
+  };
+  differ_in(*manifest::find_field("kind"), asked.kind);
+  differ_in(*manifest::find_field("family"), asked.family);
+  differ_in(*manifest::find_field("priority"), asked.priority);
+  differ_in(*manifest::find_field("carveout"), asked.carveout);
+  for (const auto& [field, value] : asked.constants) differ_in(*field, value);
   if (report.registers != built.resources.registers) {
     problems.push_back("registers: ptxas reported " + number(report.registers) + "; the cubin says " +
                        number(built.resources.registers));
@@ -199,17 +185,18 @@ std::vector<std::string> compare(const Configuration& asked, const manifest::Ker
     problems.push_back("stack: ptxas reported " + number(report.stack_bytes) + " bytes; the cubin says " +
                        number(built.resources.stack_bytes));
   }
-  const auto limit = [&](const std::string& what, uint64_t got, const std::optional<uint32_t>& most) {
-    if (most && got > *most) {
-      problems.push_back(what + ": " + number(got) + " is more than the limit of " + number(*most));
-    }
-  };
-  limit("registers", built.resources.registers, asked.limits.registers);
-  limit("spilled bytes", report.spill_bytes, asked.limits.spill_bytes);
-  limit("stack bytes", built.resources.stack_bytes, asked.limits.stack_bytes);
-  limit("static shared memory", built.resources.static_smem, asked.limits.static_smem);
-  limit("dynamic shared memory", built.launch.dynamic_smem, asked.limits.dynamic_smem);
-  limit("cubin bytes", built.size, asked.limits.cubin_bytes);
+  for (const auto& [name, most] : asked.limits) {
+    const Field* field = manifest::find_field(name);
+    const int64_t got = name == "registers"     ? built.resources.registers
+                        : name == "spill_bytes" ? report.spill_bytes
+                        : name == "stack_bytes" ? built.resources.stack_bytes
+                        : name == "static_smem" ? built.resources.static_smem
+                        : name == "cubin_bytes" ? static_cast<int64_t>(built.size)
+                        : field != nullptr      ? manifest::get(built.facts, *field)
+                                                : 0;
+    if (got > most)
+      problems.push_back(name + ": " + number(got) + " is more than the limit of " + number(most));
+  }
   if (!report.complaints.empty()) problems.push_back("the assembler complains: " + report.complaints);
   return problems;
 }

@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mla-gen: the command line.
+#include <errno.h>
+#include <string.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "generator/build.h"
 #include "generator/bundle.h"
+#include "generator/schema.h"
+#include "manifest/fields.h"
+#include "manifest/text.h"
 #include "manifest/words.h"
 
 namespace mla::generator {
@@ -21,7 +28,8 @@ Exit status
   0  done; for verify: nothing is wrong; for diff: no difference
   1  a compilation failed, a cubin is not what was asked for, verify found
      something wrong, or diff found differences
-  2  an option, the matrix or a manifest is invalid, or a file or tool is missing
+  2  an option, the matrix, a manifest or a cubin is invalid, or a file or tool
+     is missing or cannot be read or written, stdout included
 
 Examples
   mla-gen build --matrix manifest/matrix.json --out build/bundle
@@ -70,54 +78,91 @@ int list(const std::string& path, const Selection& selection, bool json) {
   return kExitDone;
 }
 
+// Everything about one kernel, a field a line.
+void show_kernel(const manifest::Kernel& kernel) {
+  const auto line = [](const std::string& name, const std::string& value, const std::string& meaning) {
+    printf("%-26s %-24s %s\n", name.c_str(), value.c_str(), meaning.c_str());
+  };
+  line("id", kernel.id, "");
+  line("target", kernel.target.name(), "");
+  line("symbol", kernel.symbol, "");
+  line("file", kernel.file, "");
+  line("size", std::to_string(kernel.size), "bytes of the file");
+  line("sha256", kernel.sha256, "");
+  line("min_driver", kernel.min_driver, "oldest driver");
+  if (!kernel.unknown.empty()) line("unusable", kernel.unknown, "");
+  for (const manifest::Field& field : cubin::kFields) {
+    if (!manifest::applies(field, kernel.facts.kind)) continue;
+    std::string name = manifest::json_pointer(field).substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    line(name, manifest::spell(field, manifest::get(kernel.facts, field)), field.meaning);
+  }
+  const uint32_t spills = kernel.resources.spill_bytes;
+  line("resources.registers", std::to_string(kernel.resources.registers), "of a thread");
+  line("resources.spill_bytes", spills == manifest::kSpillUnknown ? "?" : std::to_string(spills),
+       "of a thread");
+  line("resources.stack_bytes", std::to_string(kernel.resources.stack_bytes), "of a thread");
+  line("resources.static_smem", std::to_string(kernel.resources.static_smem), "of a CTA, bytes");
+}
+
 int show(const std::string& dir, const std::string& id, bool json) {
   manifest::Manifest manifest;
-  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
-  if (!id.empty()) {
-    std::erase_if(manifest.kernels, [&](const manifest::Kernel& kernel) { return kernel.id != id; });
-    if (manifest.kernels.empty()) {
-      return refuse(
-          Status::invalid(dir + ": has no kernel \"" + id + "\"; mla-gen show " + dir + " lists them"));
-    }
+  std::string text;
+  if (Status status = read_bundle(dir, &manifest, &text); !status.ok()) return refuse(status);
+  const auto kernel = std::find_if(manifest.kernels.begin(), manifest.kernels.end(),
+                                   [&](const manifest::Kernel& one) { return one.id == id; });
+  if (!id.empty() && kernel == manifest.kernels.end()) {
+    return refuse(
+        Status::invalid(dir + ": has no kernel \"" + id + "\"; mla-gen show " + dir + " lists them"));
   }
-  const std::string text = manifest::write(manifest);
-  if (json || !id.empty()) {
+  if (json) {
+    // The text as it is, with what this program does not know.
     const auto object = nlohmann::ordered_json::parse(text);
-    printf("%s\n", (id.empty() ? object : object["kernels"][0]).dump(2).c_str());
+    const size_t index = static_cast<size_t>(kernel - manifest.kernels.begin());
+    printf("%s\n", (id.empty() ? object : object["kernels"][index]).dump(2).c_str());
     return kExitDone;
   }
-  printf("%s %s, toolkit %s, parameter struct version %u\nsource hash %s\n\n", manifest.name.c_str(),
-         manifest.version.c_str(), manifest.toolkit.c_str(), manifest.params_version,
-         manifest.source_hash.c_str());
+  if (!id.empty()) {
+    show_kernel(*kernel);
+    return kExitDone;
+  }
+  printf("%s %s, toolkit %s\nsource hash %s\n\n", manifest.name.c_str(), manifest.version.c_str(),
+         manifest.toolkit.c_str(), manifest.source_hash.c_str());
   size_t width = 2;
-  for (const manifest::Kernel& kernel : manifest.kernels) width = std::max(width, kernel.id.size());
-  printf("%-*s  %-8s %9s %6s %6s %9s %8s %7s %8s %8s\n", static_cast<int>(width), "id", "target", "registers",
-         "spills", "stack", "dyn. smem", "st. smem", "threads", "cluster", "bytes");
-  for (const manifest::Kernel& kernel : manifest.kernels) {
-    const uint32_t spills = kernel.resources.spill_bytes;
-    printf("%-*s  %-8s %9u %6s %6u %9u %8u %7u %8u %8llu\n", static_cast<int>(width), kernel.id.c_str(),
-           kernel.target.name().c_str(), kernel.resources.registers,
+  for (const manifest::Kernel& one : manifest.kernels) width = std::max(width, one.id.size());
+  printf("%-*s  %-8s %-8s %9s %6s %6s %9s %8s %7s %8s %8s\n", static_cast<int>(width), "id", "kind", "target",
+         "registers", "spills", "stack", "dyn. smem", "st. smem", "threads", "cluster", "bytes");
+  for (const manifest::Kernel& one : manifest.kernels) {
+    const uint32_t spills = one.resources.spill_bytes;
+    if (!one.unknown.empty()) {
+      printf("%-*s  unusable: %s\n", static_cast<int>(width), one.id.c_str(), one.unknown.c_str());
+      continue;
+    }
+    printf("%-*s  %-8s %-8s %9u %6s %6u %9u %8u %7u %8u %8llu\n", static_cast<int>(width), one.id.c_str(),
+           std::string(manifest::word_for(manifest::kKindWords, one.facts.kind)).c_str(),
+           one.target.name().c_str(), one.resources.registers,
            spills == manifest::kSpillUnknown ? "?" : std::to_string(spills).c_str(),
-           kernel.resources.stack_bytes, kernel.launch.dynamic_smem, kernel.resources.static_smem,
-           kernel.launch.threads, kernel.launch.cluster_size, static_cast<unsigned long long>(kernel.size));
+           one.resources.stack_bytes, one.facts.dynamic_smem, one.resources.static_smem, one.facts.threads,
+           one.facts.cluster_size, static_cast<unsigned long long>(one.size));
   }
   return kExitDone;
 }
 
 int verify(const std::string& dir) {
+  manifest::Manifest manifest;
+  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
   const std::vector<std::string> problems = verify_bundle(dir);
   for (const std::string& problem : problems) fprintf(stderr, "mla-gen: error: %s\n", problem.c_str());
   if (!problems.empty()) return kExitFailed;
-  manifest::Manifest manifest;
-  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
   printf("%s: %zu kernels, nothing wrong\n", dir.c_str(), manifest.kernels.size());
   return kExitDone;
 }
 
 int diff(const std::string& first, const std::string& second) {
-  manifest::Manifest a, b;
-  if (Status status = read_bundle(first, &a); !status.ok()) return refuse(status);
-  if (Status status = read_bundle(second, &b); !status.ok()) return refuse(status);
+  manifest::Manifest ignored;
+  std::string a, b;
+  if (Status status = read_bundle(first, &ignored, &a); !status.ok()) return refuse(status);
+  if (Status status = read_bundle(second, &ignored, &b); !status.ok()) return refuse(status);
   const std::vector<std::string> lines = diff_manifests(a, b);
   for (const std::string& line : lines) printf("%s\n", line.c_str());
   return lines.empty() ? kExitDone : kExitFailed;
@@ -236,10 +281,27 @@ int run(int argc, char** argv) {
   index_command->add_option("--out", out, "File to write, - for stdout [<dir>/manifest.json]")
       ->type_name("FILE");
 
+  CLI::App* schema_command = app.add_subcommand(
+      "schema", "Print the JSON Schema of manifest.json, as manifest/manifest.schema.json");
+  bool markdown = false;
+  schema_command->add_flag("--markdown", markdown,
+                           "The table of a kernel's fields instead, as in docs/bundle.md");
+
+  std::string commands;
+  bool known = argc < 2 || argv[1][0] == '-';
+  for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    commands += (commands.empty() ? "" : ", ") + command->get_name();
+    known = known || command->get_name() == argv[1];
+  }
+  if (!known) {
+    return refuse(
+        Status::invalid("there is no command " + json::quote(argv[1]) + "; expected one of " + commands));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitDone : kExitRefused;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return refuse(Status::invalid(std::string(error.what()) + "; see mla-gen --help"));
   }
   if (build_command->parsed()) {
     switch (build(build_options)) {
@@ -255,6 +317,10 @@ int run(int argc, char** argv) {
   if (show_command->parsed()) return show(dir, id, json);
   if (verify_command->parsed()) return verify(dir);
   if (diff_command->parsed()) return diff(dir, second);
+  if (schema_command->parsed()) {
+    printf("%s", (markdown ? field_table() : schema_text()).c_str());
+    return kExitDone;
+  }
   return index(dir, index_options, out);
 }
 
@@ -262,10 +328,17 @@ int run(int argc, char** argv) {
 }  // namespace mla::generator
 
 int main(int argc, char** argv) {
+  int code = mla::generator::kExitRefused;
   try {
-    return mla::generator::run(argc, argv);
+    code = mla::generator::run(argc, argv);
   } catch (const std::exception& error) {
-    fprintf(stderr, "mla-gen: error: %s\n", error.what());
+    fprintf(stderr, "mla-gen: error: %s\n", mla::safe_text(error.what(), mla::Status::kMaxMessage).c_str());
+  }
+  // What was printed must have arrived; CLI11 prints help through iostreams.
+  errno = 0;
+  if (!std::cout.flush() || fflush(stdout) != 0 || ferror(stdout) != 0) {
+    fprintf(stderr, "mla-gen: error: stdout cannot be written: %s\n", strerror(errno != 0 ? errno : EIO));
     return mla::generator::kExitRefused;
   }
+  return code;
 }

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <set>
 
+#include "manifest/fields.h"
 #include "manifest/files.h"
 #include "manifest/json.h"
 #include "manifest/words.h"
@@ -18,6 +19,8 @@ namespace {
 using json::Reader;
 using json::Type;
 using json::Value;
+using manifest::Field;
+using manifest::FieldType;
 using Names = std::initializer_list<std::string_view>;
 
 constexpr std::string_view kTargetAxis = "target";
@@ -49,34 +52,68 @@ bool read_why(Reader& reader, const Value& object, std::string* out) {
   return reader.text(object, "why", is_text, "the reason, in words", out);
 }
 
-// "is": a word for dtypes and mma, else a number.
-bool read_is(Reader& reader, const Value& value, std::string_view constant, uint32_t* out) {
-  if (constant.ends_with("_dtype")) return reader.word(value, "is", manifest::kDTypeWords, out);
-  if (constant == "mma") return reader.word(value, "is", manifest::kMmaWords, out);
-  return reader.integer(value, "is", 0, UINT32_MAX, out);
+// "is": what the manifest would say: a word, a number, true or false, a list of words.
+bool read_is(Reader& reader, const Value& value, const Field& field, uint32_t* out) {
+  const std::span<const json::Word> words = manifest::words_of(field.type);
+  if (manifest::is_bits(field.type)) {
+    const Value* list = nullptr;
+    if (!reader.array(value, "is", &list)) return false;
+    for (const Value* item = list->first; item != nullptr; item = item->next) {
+      const json::Word* word = item->type == Type::kString ? manifest::find_word(words, item->text) : nullptr;
+      if (word == nullptr) return reader.mismatch(*item, json::one_of(words));
+      *out |= word->number;
+    }
+    return true;
+  }
+  if (!words.empty()) return reader.word(value, "is", words, out);
+  if (field.type == FieldType::boolean) {
+    bool is = false;
+    if (!reader.boolean(value, "is", &is)) return false;
+    *out = is ? 1 : 0;
+    return true;
+  }
+  int64_t is = 0;
+  if (!reader.integer(value, "is", field.low, field.high, &is)) return false;
+  *out = static_cast<uint32_t>(is);
+  return manifest::is_valid(field, is) || reader.mismatch(*value.find("is"), manifest::expected(field));
 }
 
-// Constants that an axis may fix: those that describe the configuration, and not what follows from
-// it or from the ABI.
-constexpr std::string_view kAxisConstants[] = {
-    "q_dtype",      "kv_dtype", "out_dtype",     "mma",           "rows",    "head_dim_k",
-    "head_dim_v",   "threads",  "tile_tokens",   "page_size_min", "k_box",   "k_swizzle",
-    "cluster_size", "v_box",    "page_size_max", "v_swizzle",     "features"};
-
+// Constants that an axis may fix: all but what stands elsewhere in the matrix (kind, family,
+// priority, carveout) and what follows from the parameter struct.
 bool is_axis_constant(std::string_view text) {
-  return std::find(std::begin(kAxisConstants), std::end(kAxisConstants), text) != std::end(kAxisConstants);
+  const Field* field = manifest::find_field(text);
+  return field != nullptr && field->section != std::string_view("kernel") &&
+         field->section != std::string_view("params") && text != "family" && text != "carveout";
 }
 
-bool read_axis(Reader& reader, const Value& value, Axis* out) {
+// What a limit can be set for besides numbers of the field table.
+constexpr std::string_view kResourceLimits[] = {"registers", "spill_bytes", "stack_bytes", "static_smem",
+                                                "cubin_bytes"};
+
+bool is_limit(std::string_view text, uint32_t kind) {
+  if (std::find(std::begin(kResourceLimits), std::end(kResourceLimits), text) != std::end(kResourceLimits)) {
+    return true;
+  }
+  const Field* field = manifest::find_field(text);
+  return field != nullptr && field->type == FieldType::number && manifest::applies(*field, kind);
+}
+
+bool read_axis(Reader& reader, const Value& value, uint32_t kind, Axis* out) {
   if (!only(reader, value, {"name", "constant", "macro", "why", "values"})) return false;
   const Value* values = nullptr;
-  std::string why;
+  std::string why, constant;
   if (!reader.text(value, "name", is_id_part, "1 to 32 letters, digits and _", &out->name) ||
       !read_optional_text(reader, value, "constant", is_axis_constant,
-                          "a constant of a configuration, for instance \"rows\"", &out->constant) ||
+                          "a constant of a configuration, for instance \"rows\"", &constant) ||
       !read_optional_text(reader, value, "macro", manifest::is_identifier, "a C identifier", &out->macro) ||
       !reader.array(value, "values", &values)) {
     return false;
+  }
+  out->constant = constant.empty() ? nullptr : manifest::find_field(constant);
+  if (out->constant != nullptr && !manifest::applies(*out->constant, kind)) {
+    return reader.mismatch(
+        *value.find("constant"),
+        "a constant of a " + std::string(manifest::word_for(manifest::kKindWords, kind)) + " kernel");
   }
   if (out->name == kTargetAxis)
     return reader.mismatch(*value.find("name"), "another name; targets stand in /targets");
@@ -91,8 +128,8 @@ bool read_axis(Reader& reader, const Value& value, Axis* out) {
         !reader.text(*item, "id", is_id_part, "1 to 32 letters, digits and _", &entry.id)) {
       return false;
     }
-    if (out->constant.empty() ? item->find("is") != nullptr
-                              : !read_is(reader, *item, out->constant, &entry.is)) {
+    if (out->constant == nullptr ? item->find("is") != nullptr
+                                 : !read_is(reader, *item, *out->constant, &entry.is)) {
       return reader.fail(*item, "\"is\" without a \"constant\" of the axis");
     }
     if (out->macro.empty()) {
@@ -162,20 +199,17 @@ bool each(Reader& reader, const Value& object, std::string_view name, Visit visi
   return true;
 }
 
-bool read_limits(Reader& reader, const Value& object, Limits* out) {
-  const std::pair<std::string_view, std::optional<uint32_t>*> fields[] = {
-      {"registers", &out->registers},       {"spill_bytes", &out->spill_bytes},
-      {"stack_bytes", &out->stack_bytes},   {"static_smem", &out->static_smem},
-      {"dynamic_smem", &out->dynamic_smem}, {"cubin_bytes", &out->cubin_bytes}};
-  if (!only(reader, object,
-            {"registers", "spill_bytes", "stack_bytes", "static_smem", "dynamic_smem", "cubin_bytes"})) {
-    return false;
-  }
-  for (const auto& [name, field] : fields) {
+bool read_limits(Reader& reader, const Value& object, uint32_t kind, Limits* out) {
+  for (const Value* member = object.first; member != nullptr; member = member->next) {
+    if (!is_limit(member->key, kind)) {
+      std::string known;
+      for (std::string_view name : kResourceLimits) known += std::string(name) + ", ";
+      return reader.fail(object, "no limit " + json::quote(member->key) + "; expected one of " + known +
+                                     "or a number of kernels/common/mla_cubin_info.h");
+    }
     uint32_t value = 0;
-    if (object.find(name) == nullptr) continue;
-    if (!reader.integer(object, name, 0, INT32_MAX, &value)) return false;
-    *field = value;
+    if (!reader.integer(object, member->key, 0, INT32_MAX, &value)) return false;
+    (*out)[std::string(member->key)] = value;
   }
   return true;
 }
@@ -221,13 +255,14 @@ bool read_flags(Reader& reader, const Value& family, std::vector<std::string>* o
 
 bool read_family(Reader& reader, const Value& value, Family* out) {
   if (value.type != Type::kObject) return reader.mismatch(value, "an object");
-  uint32_t family = 0;
+  out->kind = kind::kDECODE;
   if (!only(reader, value,
-            {"name", "source", "flags", "carveout", "axes", "rules", "priorities", "limits"}) ||
-      !reader.word(value, "name", manifest::kFamilyWords, &family)) {
+            {"name", "kind", "source", "flags", "carveout", "axes", "rules", "priorities", "limits"}) ||
+      !reader.word(value, "name", manifest::kFamilyWords, &out->family) ||
+      (value.find("kind") != nullptr && !reader.word(value, "kind", manifest::kKindWords, &out->kind))) {
     return false;
   }
-  out->name = manifest::word_for(manifest::kFamilyWords, family);
+  out->name = manifest::word_for(manifest::kFamilyWords, out->family);
   if (!reader.text(value, "source", is_text, "a path relative to the source folder", &out->source))
     return false;
   if (std::string error = files::relative_path_error(out->source, "the source folder"); !error.empty()) {
@@ -243,14 +278,14 @@ bool read_family(Reader& reader, const Value& value, Family* out) {
   }
   const auto axis = [&](const Value& item) {
     Axis one;
-    if (!read_axis(reader, item, &one)) return false;
+    if (!read_axis(reader, item, out->kind, &one)) return false;
     for (const Axis& other : out->axes) {
       if (other.name == one.name) return reader.mismatch(*item.find("name"), "a name of its own");
       if (!one.macro.empty() && other.macro == one.macro) {
         return reader.mismatch(*item.find("macro"),
                                "a macro of its own; axis " + other.name + " has the same");
       }
-      if (!one.constant.empty() && other.constant == one.constant) {
+      if (one.constant != nullptr && other.constant == one.constant) {
         return reader.mismatch(*item.find("constant"),
                                "a constant of its own; axis " + other.name + " has the same");
       }
@@ -283,7 +318,7 @@ bool read_family(Reader& reader, const Value& value, Family* out) {
         (!reader.object(item, "when", &when) || !read_condition(reader, *when, *out, &one.when))) {
       return false;
     }
-    return reader.object(item, "max", &max) && read_limits(reader, *max, &one.max) &&
+    return reader.object(item, "max", &max) && read_limits(reader, *max, out->kind, &one.max) &&
            read_why(reader, item, &why);
   };
   return each(reader, value, "rules", rule) && each(reader, value, "priorities", priority) &&
@@ -384,18 +419,6 @@ std::string spell(const Condition& condition) {
   return text;
 }
 
-void merge(const Limits& from, Limits* to) {
-  const auto take = [](const std::optional<uint32_t>& a, std::optional<uint32_t>* b) {
-    if (a) *b = a;
-  };
-  take(from.registers, &to->registers);
-  take(from.spill_bytes, &to->spill_bytes);
-  take(from.stack_bytes, &to->stack_bytes);
-  take(from.static_smem, &to->static_smem);
-  take(from.dynamic_smem, &to->dynamic_smem);
-  take(from.cubin_bytes, &to->cubin_bytes);
-}
-
 void add_point(const Family& family, const Point& point, const manifest::Target& target, Expansion* out) {
   std::string name = family.name;
   for (const auto& [axis, value] : point) name += "_" + value->id;
@@ -409,20 +432,22 @@ void add_point(const Family& family, const Point& point, const manifest::Target&
     }
   }
   one.symbol = "mla_" + name;
-  one.family = family.name;
+  one.kind = family.kind;
+  one.family = family.family;
   one.source = family.source;
   one.target = target;
   one.flags = family.flags;
   one.carveout = family.carveout;
   for (const auto& [axis, value] : point) {
     if (!axis->macro.empty()) one.macros.emplace_back(axis->macro, value->define);
-    if (!axis->constant.empty()) one.constants.emplace_back(axis->constant, value->is);
+    if (axis->constant != nullptr) one.constants.emplace_back(axis->constant, value->is);
   }
   for (const PriorityRule& rule : family.priorities) {
     if (holds(rule.when, point, target.name())) one.priority = rule.priority;
   }
   for (const LimitRule& rule : family.limits) {
-    if (holds(rule.when, point, target.name())) merge(rule.max, &one.limits);
+    if (!holds(rule.when, point, target.name())) continue;
+    for (const auto& [name, most] : rule.max) one.limits[name] = most;
   }
   out->configurations.push_back(std::move(one));
 }

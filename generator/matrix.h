@@ -7,37 +7,32 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "kernels/common/mla_cubin_info.h"
 #include "manifest/manifest.h"
 #include "manifest/status.h"
 
 namespace mla::generator {
 
-// What a cubin may use at most; unset: no limit.
-struct Limits {
-  std::optional<uint32_t> registers;     // of a thread
-  std::optional<uint32_t> spill_bytes;   // of a thread
-  std::optional<uint32_t> stack_bytes;   // of a thread
-  std::optional<uint32_t> static_smem;   // of a CTA, bytes
-  std::optional<uint32_t> dynamic_smem;  // of a CTA, bytes
-  std::optional<uint32_t> cubin_bytes;   // size of the file
-};
+// What a cubin may use at most: registers, spill_bytes, stack_bytes (a thread), static_smem (a CTA),
+// cubin_bytes (the file), and numbers of the field table, for instance dynamic_smem.
+using Limits = std::map<std::string, uint32_t, std::less<>>;
 
 // One cubin to build.
 struct Configuration {
   std::string id;      // "cluster_e4m3_e4m3_bf16_r128_plain_sm_120f"
   std::string symbol;  // "mla_cluster_e4m3_e4m3_bf16_r128_plain"
-  std::string family;
+  uint32_t kind = 0;
+  uint32_t family = 0;
   std::string source;  // relative to the source folder
   manifest::Target target;
-  std::vector<std::string> flags;                           // of nvcc
-  std::vector<std::pair<std::string, std::string>> macros;  // name, value
-  std::vector<std::pair<std::string, uint32_t>> constants;  // what the cubin must say it is
+  std::vector<std::string> flags;                                   // of nvcc
+  std::vector<std::pair<std::string, std::string>> macros;          // name, value
+  std::vector<std::pair<const cubin::Field*, uint32_t>> constants;  // what the cubin must say it is
   Limits limits;
   int32_t priority = 0;
   int32_t carveout = 0;  // percent of shared memory preferred, or -1
@@ -66,8 +61,8 @@ struct AxisValue {
 
 struct Axis {
   std::string name;
-  std::string constant;  // name of the cubin's constant, without "mla_"; may be empty
-  std::string macro;     // may be empty
+  const cubin::Field* constant = nullptr;  // may be null
+  std::string macro;                       // may be empty
   std::vector<AxisValue> values;
 };
 
@@ -88,6 +83,8 @@ struct LimitRule {
 
 struct Family {
   std::string name;
+  uint32_t family = 0;
+  uint32_t kind = 0;
   std::string source;
   std::vector<std::string> flags;
   int32_t carveout = 0;

@@ -5,8 +5,11 @@
 #include <bit>
 #include <cstdio>
 #include <cstring>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "manifest/json.h"
+#include "manifest/text.h"
 
 namespace mla::cubin {
 
@@ -56,6 +59,8 @@ enum Attribute : uint8_t {
 };
 // Shared memory that the system keeps for itself counts into .nv.shared.<kernel>.
 constexpr uint64_t kReservedSmem = 0x400;
+constexpr std::string_view kSharedPrefix = ".nv.shared.";
+constexpr size_t kMaxName = 1024;
 constexpr uint32_t kNoteToolkit = 2000;  // type of .note.nv.tkinfo
 
 std::string hex(uint64_t value) {
@@ -116,15 +121,17 @@ class Elf {
     return section.type == kNobits ? std::span<const std::byte>()
                                    : image_.subspan(section.offset, section.size);
   }
-  // A checked string table ends with NUL, so the search stays within it.
+  // A checked string table ends with NUL, so the search stays within it. A longer name than
+  // kMaxName is cut one byte beyond: it is none that anyone looks for, and many symbols may share it.
   std::string_view string_at(const Section& table, uint64_t at) const {
-    return reinterpret_cast<const char*>(image_.data() + table.offset + at);
+    const char* text = reinterpret_cast<const char*>(image_.data() + table.offset + at);
+    return {text, strnlen(text, kMaxName + 1)};
   }
   std::string_view name_of(const Section& section) const {
     return string_at(sections_[names_], section.name);
   }
   std::string describe(size_t index) const {
-    return "section " + std::to_string(index) + " (" + std::string(name_of(sections_[index])) + ")";
+    return "section " + std::to_string(index) + " (" + printable(name_of(sections_[index])) + ")";
   }
   Symbol symbol(uint64_t index) const { return load<Symbol>(symtab_->offset + index * kSymbolBytes); }
   static bool is_kernel(const Symbol& symbol) {
@@ -139,6 +146,7 @@ class Elf {
   Status check_program_headers() const;
   Status check_sections();
   Status check_symbols();
+  Status check_overlap() const;
   Status check_relocations(size_t index) const;
   Status check_note(size_t index) const;
   Status check_info(size_t index) const;
@@ -148,7 +156,7 @@ class Elf {
   void each_record(const Section& section, Visit visit) const;
   Status read_toolkit(Info* out) const;
   Status read_constants(Info* out) const;
-  Status read_kernel(uint64_t index, Kernel* out) const;
+  Status read_kernels(Info* out) const;
 
   std::span<const std::byte> image_;
   std::string file_;
@@ -165,6 +173,7 @@ Status Elf::check() {
   if (Status status = check_program_headers(); !status.ok()) return status;
   if (Status status = check_sections(); !status.ok()) return status;
   if (Status status = check_symbols(); !status.ok()) return status;
+  if (Status status = check_overlap(); !status.ok()) return status;
   for (size_t i = 0; i < sections_.size(); ++i) {
     Status status;
     switch (sections_[i].type) {
@@ -334,9 +343,7 @@ Status Elf::check_symbols() {
                   "name at " + hex(entry.name) + " of a string table of " + hex(strings.size) + " bytes");
     }
     if (entry.section == 0 || entry.section >= kShnLoReserve) continue;
-    const auto where = [&] {
-      return "symbol " + std::to_string(i) + " (" + std::string(name_of(entry)) + ")";
-    };
+    const auto where = [&] { return "symbol " + std::to_string(i) + " (" + printable(name_of(entry)) + ")"; };
     if (entry.section >= sections_.size()) {
       return fail(where(), "in section " + std::to_string(entry.section) + "; there are " +
                                std::to_string(sections_.size()));
@@ -350,6 +357,20 @@ Status Elf::check_symbols() {
     }
   }
   return {};
+}
+
+// Sections that are walked record by record may not lie on one another, so that the work is linear in
+// the size of the file.
+Status Elf::check_overlap() const {
+  uint64_t together = 0;
+  for (const Section& section : sections_) {
+    const bool walked = section.type == kRel || section.type == kRela || section.type == kNote ||
+                        section.type == kNvInfo || section.type == kSymtab;
+    if (walked) together += section.size;
+  }
+  if (together <= image_.size()) return {};
+  return fail("section headers", "sections of " + hex(together) + " bytes together in a file of " +
+                                     hex(image_.size()) + "; expected sections that do not overlap");
 }
 
 Status Elf::check_relocations(size_t index) const {
@@ -429,14 +450,17 @@ Status Elf::check_kernel(uint32_t sm, std::string_view wanted) const {
     return fail("ELF header",
                 "machine code for sm_" + std::to_string(sm_) + "; expected sm_" + std::to_string(sm));
   }
+  constexpr size_t kMostNamed = 8;
   std::string others;
+  size_t count = 0;
   for (uint64_t i = 0; i < symbol_count_; ++i) {
     const Symbol entry = symbol(i);
     if (!is_kernel(entry)) continue;
     if (name_of(entry) == wanted) return {};
-    others += (others.empty() ? "" : ", ") + std::string(name_of(entry));
+    if (++count <= kMostNamed) others += (others.empty() ? "" : ", ") + printable(name_of(entry));
   }
-  return fail("symbol table", "no kernel \"" + std::string(wanted) + "\"; " +
+  if (count > kMostNamed) others += " and " + std::to_string(count - kMostNamed) + " more";
+  return fail("symbol table", "no kernel \"" + printable(wanted) + "\"; " +
                                   (others.empty() ? "it has none" : "it has " + others));
 }
 
@@ -497,6 +521,7 @@ Status Elf::read_toolkit(Info* out) const {
 }
 
 Status Elf::read_constants(Info* out) const {
+  std::unordered_set<std::string_view> seen;
   for (uint64_t i = 0; i < symbol_count_; ++i) {
     const Symbol entry = symbol(i);
     if (entry.type() != kSymObject || entry.size != 4 || entry.section == 0 ||
@@ -506,34 +531,51 @@ Status Elf::read_constants(Info* out) const {
     const Section& section = sections_[entry.section];
     if (section.type == kNobits || name_of(section) != ".nv.constant3") continue;
     const std::string_view name = name_of(entry);
-    if (out->constant(name) != nullptr) {
-      return fail("symbol " + std::to_string(i), "the constant " + std::string(name) + " stands twice");
+    if (name.size() > kMaxName) continue;
+    if (!seen.insert(name).second) {
+      return fail("symbol " + std::to_string(i), "the constant " + printable(name) + " stands twice");
     }
     out->constants.emplace_back(name, load<uint32_t>(section.offset + entry.value));
   }
   return {};
 }
 
-Status Elf::read_kernel(uint64_t index, Kernel* out) const {
-  const Symbol entry = symbol(index);
-  out->symbol = name_of(entry);
-  if (sections_[entry.section].type == kNobits) return fail("kernel " + out->symbol, "has no instructions");
-  out->code_offset = sections_[entry.section].offset + entry.value;
-  out->code_bytes = entry.size;
-  bool has_registers = false;
-  bool malformed = false;
-  const auto dims = [&](std::span<const std::byte> payload, std::array<uint32_t, 3>* to) {
-    if (payload.size() < 12) {
-      malformed = true;
-      return;
-    }
-    for (size_t i = 0; i < 3; ++i) (*to)[i] = load_from<uint32_t>(payload, 4 * i);
+// One pass over the sections for all kernels: a record or section finds its kernel by the index of the
+// kernel's symbol or of its section.
+Status Elf::read_kernels(Info* out) const {
+  struct Found {
+    bool has_registers = false;
+    bool malformed = false;
   };
+  std::vector<Found> found;
+  std::unordered_map<uint64_t, size_t> by_symbol;
+  std::unordered_map<uint32_t, size_t>
+      by_section;  // the last kernel of a section: nvcc gives each one of its own
+  for (uint64_t i = 0; i < symbol_count_; ++i) {
+    const Symbol entry = symbol(i);
+    if (!is_kernel(entry)) continue;
+    Kernel& kernel = out->kernels.emplace_back();
+    kernel.symbol = name_of(entry);
+    const std::string where = "kernel " + printable(kernel.symbol);
+    if (kernel.symbol.size() > kMaxName) return fail(where, "a name of more than 1024 bytes");
+    if (sections_[entry.section].type == kNobits) return fail(where, "has no instructions");
+    kernel.code_offset = sections_[entry.section].offset + entry.value;
+    kernel.code_bytes = entry.size;
+    by_symbol[i] = found.size();
+    if (!by_section.emplace(entry.section, found.size()).second) {
+      return fail(where, "lies in " + describe(entry.section) + " with another kernel");
+    }
+    found.emplace_back();
+  }
   for (const Section& section : sections_) {
     const std::string_view name = name_of(section);
-    if (section.type == kNobits && section.info == entry.section && name == ".nv.shared." + out->symbol) {
-      if (section.size > UINT32_MAX) return fail(std::string(name), "of " + hex(section.size) + " bytes");
-      out->static_smem =
+    if (section.type == kNobits && name.starts_with(kSharedPrefix)) {
+      const auto at = by_section.find(section.info);
+      if (at == by_section.end()) continue;
+      Kernel& kernel = out->kernels[at->second];
+      if (name.substr(kSharedPrefix.size()) != kernel.symbol) continue;
+      if (section.size > UINT32_MAX) return fail(printable(name), "of " + hex(section.size) + " bytes");
+      kernel.static_smem =
           section.size > kReservedSmem ? static_cast<uint32_t>(section.size - kReservedSmem) : 0;
     }
     if (section.type != kNvInfo) continue;
@@ -541,39 +583,50 @@ Status Elf::read_kernel(uint64_t index, Kernel* out) const {
       each_record(section, [&](uint8_t attribute, std::span<const std::byte> payload) {
         if (attribute != kRegCount && attribute != kFrameSize && attribute != kMinStackSize) return;
         if (payload.size() < 8) {
-          malformed = true;
+          for (Found& one : found) one.malformed = true;
           return;
         }
-        if (load_from<uint32_t>(payload, 0) != index) return;
+        const auto at = by_symbol.find(load_from<uint32_t>(payload, 0));
+        if (at == by_symbol.end()) return;
+        Kernel& kernel = out->kernels[at->second];
         const uint32_t value = load_from<uint32_t>(payload, 4);
         if (attribute == kRegCount) {
-          out->registers = value;
-          has_registers = true;
+          kernel.registers = value;
+          found[at->second].has_registers = true;
         } else {
-          out->stack_bytes = std::max(out->stack_bytes, value);
+          kernel.stack_bytes = std::max(kernel.stack_bytes, value);
         }
       });
-    } else if (section.info == entry.section) {
-      each_record(section, [&](uint8_t attribute, std::span<const std::byte> payload) {
-        if (attribute == kReqNtid) dims(payload, &out->threads);
-        if (attribute == kMaxThreads) dims(payload, &out->max_threads);
-        if (attribute == kCtaPerCluster) dims(payload, &out->cluster);
-        if (attribute == kCbankParamSize) out->param_bytes = load_from<uint16_t>(payload, 0);
-        if (attribute == kKparamInfo) {
-          if (payload.size() < 12) {
-            malformed = true;
-            return;
-          }
-          out->params.push_back({load_from<uint16_t>(payload, 4), load_from<uint16_t>(payload, 6),
-                                 load_from<uint32_t>(payload, 8) >> 18});
-        }
-      });
+      continue;
     }
+    const auto at = by_section.find(section.info);
+    if (at == by_section.end()) continue;
+    Kernel& kernel = out->kernels[at->second];
+    bool& malformed = found[at->second].malformed;
+    const auto dims = [&](std::span<const std::byte> payload, std::array<uint32_t, 3>* to) {
+      malformed |= payload.size() < 12;
+      for (size_t i = 0; i < 3 && payload.size() >= 12; ++i) (*to)[i] = load_from<uint32_t>(payload, 4 * i);
+    };
+    each_record(section, [&](uint8_t attribute, std::span<const std::byte> payload) {
+      if (attribute == kReqNtid) dims(payload, &kernel.threads);
+      if (attribute == kMaxThreads) dims(payload, &kernel.max_threads);
+      if (attribute == kCtaPerCluster) dims(payload, &kernel.cluster);
+      if (attribute == kCbankParamSize) kernel.param_bytes = load_from<uint16_t>(payload, 0);
+      if (attribute != kKparamInfo) return;
+      malformed |= payload.size() < 12;
+      if (payload.size() < 12) return;
+      kernel.params.push_back({load_from<uint16_t>(payload, 4), load_from<uint16_t>(payload, 6),
+                               load_from<uint32_t>(payload, 8) >> 18});
+    });
   }
-  std::sort(out->params.begin(), out->params.end(),
-            [](const Param& a, const Param& b) { return a.ordinal < b.ordinal; });
-  if (malformed) return fail("kernel " + out->symbol, "an .nv.info record is shorter than its kind");
-  if (!has_registers) return fail("kernel " + out->symbol, "no register count in .nv.info");
+  for (size_t i = 0; i < found.size(); ++i) {
+    Kernel& kernel = out->kernels[i];
+    const std::string where = "kernel " + printable(kernel.symbol);
+    if (found[i].malformed) return fail(where, "an .nv.info record is shorter than its kind");
+    if (!found[i].has_registers) return fail(where, "no register count in .nv.info");
+    std::sort(kernel.params.begin(), kernel.params.end(),
+              [](const Param& a, const Param& b) { return a.ordinal < b.ordinal; });
+  }
   return {};
 }
 
@@ -583,11 +636,7 @@ Status Elf::read(Info* out) const {
   info.abi_version = abi_version_;
   if (Status status = read_toolkit(&info); !status.ok()) return status;
   if (Status status = read_constants(&info); !status.ok()) return status;
-  for (uint64_t i = 0; i < symbol_count_; ++i) {
-    const Symbol entry = symbol(i);
-    if (!is_kernel(entry)) continue;
-    if (Status status = read_kernel(i, &info.kernels.emplace_back()); !status.ok()) return status;
-  }
+  if (Status status = read_kernels(&info); !status.ok()) return status;
   *out = std::move(info);
   return {};
 }

@@ -179,6 +179,12 @@ std::string relative_path_error(std::string_view path, std::string_view folder) 
     if (c == '\\') return "has a backslash; expected forward slashes";
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return "has a control character";
   }
+  // C1 controls, in UTF-8.
+  for (size_t at = path.find('\xc2'); at != std::string_view::npos; at = path.find('\xc2', at + 1)) {
+    if (at + 1 < path.size() && static_cast<unsigned char>(path[at + 1]) < 0xa0) {
+      return "has a control character";
+    }
+  }
   for (size_t begin = 0; begin <= path.size();) {
     const size_t slash = std::min(path.find('/', begin), path.size());
     const std::string_view part = path.substr(begin, slash - begin);

@@ -2,15 +2,19 @@
 #include "manifest/json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <vector>
 
+#include "manifest/text.h"
+
 namespace mla::json {
 
 namespace {
 constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxValues = size_t{1} << 19;
 // Up to this many members, duplicates are found by comparing; beyond, by hashing.
 constexpr uint32_t kLinearMembers = 24;
 
@@ -40,28 +44,29 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return add() != nullptr; }
   bool boolean(bool value) override {
     Value* at = add(Type::kBool);
-    at->boolean = value;
-    return true;
+    if (at != nullptr) at->boolean = value;
+    return at != nullptr;
   }
   bool number_integer(number_integer_t value) override {
-    add(Type::kInteger)->integer = value;
-    return true;
+    Value* at = add(Type::kInteger);
+    if (at != nullptr) at->integer = value;
+    return at != nullptr;
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > static_cast<number_unsigned_t>(INT64_MAX)) {
-      add(Type::kReal)->real = static_cast<double>(value);
-    } else {
-      add(Type::kInteger)->integer = static_cast<int64_t>(value);
+      return number_float(static_cast<double>(value), {});
     }
-    return true;
+    return number_integer(static_cast<int64_t>(value));
   }
   bool number_float(number_float_t value, const string_t&) override {
-    add(Type::kReal)->real = value;
-    return true;
+    Value* at = add(Type::kReal);
+    if (at != nullptr) at->real = value;
+    return at != nullptr;
   }
   bool string(string_t& value) override {
-    add(Type::kString)->text = keep(value);
-    return true;
+    Value* at = add(Type::kString);
+    if (at != nullptr) at->text = keep(value);
+    return at != nullptr;
   }
   bool binary(binary_t&) override { return false; }  // no event of JSON text
 
@@ -94,17 +99,27 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    // The library's text is "[json.exception...] parse error at line L, column C: <reason>".
-    std::string reason = error.what();
-    if (const size_t at = reason.find(": "); at != std::string::npos) reason.erase(0, at + 2);
-    status =
-        Status::invalid(file_ + ": " + place(text_, position > 0 ? position - 1 : 0) + ", in " +
-                        (open_.empty() ? "(top level)" : open_.back()->pointer()) + ": not JSON: " + reason);
+    // The library's text is "[json.exception...] parse error at line L, column C: <reason>" or
+    // "[json.exception...] <reason>", and the reason may quote what was read.
+    std::string_view reason = error.what();
+    if (const size_t at = reason.find("] "); at != std::string_view::npos) reason.remove_prefix(at + 2);
+    if (reason.starts_with("parse error")) {
+      if (const size_t at = reason.find(": "); at != std::string_view::npos) reason.remove_prefix(at + 2);
+    }
+    constexpr size_t kMostOfAReason = 240;
+    status = Status::invalid(file_ + ": " + place(text_, position > 0 ? position - 1 : 0) + ", in " +
+                             (open_.empty() ? "(top level)" : open_.back()->pointer()) +
+                             ": not JSON: " + safe_text(reason, kMostOfAReason));
     return false;
   }
 
  private:
   Value* add(Type type = Type::kNull) {
+    if (document_->values_.size() == kMaxValues) {
+      status = Status::invalid(file_ + ": " + open_.back()->pointer() + ": more than " +
+                               std::to_string(kMaxValues) + " values");
+      return nullptr;
+    }
     Value& value = document_->values_.emplace_back();
     value.type = type;
     if (!open_.empty()) {
@@ -123,7 +138,9 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
                                std::to_string(kMaxDepth) + " levels");
       return false;
     }
-    open_.push_back(add(type));
+    Value* at = add(type);
+    if (at == nullptr) return false;
+    open_.push_back(at);
     members_.emplace_back();
     return true;
   }
@@ -172,13 +189,11 @@ std::string Value::pointer() const {
   if (parent->type == Type::kArray) {
     part += std::to_string(index);
   } else {
-    for (char c : key) {
+    for (char c : printable(key)) {
       if (c == '~') {
         part += "~0";
       } else if (c == '/') {
         part += "~1";
-      } else if (static_cast<unsigned char>(c) < 0x20) {
-        part += '?';
       } else {
         part += c;
       }
@@ -196,11 +211,14 @@ std::string Value::describe() const {
     case Type::kInteger:
       return std::to_string(integer);
     case Type::kReal: {
+      // Not printf, which follows the locale.
       char buffer[32];
-      snprintf(buffer, sizeof(buffer), "%.10g", real);
+      const auto end =
+          std::to_chars(buffer, buffer + sizeof(buffer), real, std::chars_format::general, 10).ptr;
+      std::string number(buffer, end);
       // 1.0 must not read as an integer.
-      if (std::strpbrk(buffer, ".en") == nullptr) std::strcat(buffer, ".0");
-      return buffer;
+      if (number.find_first_of(".en") == std::string::npos) number += ".0";
+      return number;
     }
     case Type::kString:
       return quote(text);
@@ -317,20 +335,6 @@ std::string one_of(std::span<const Word> words) {
   return text;
 }
 
-std::string quote(std::string_view text) {
-  constexpr size_t kMost = 80;
-  std::string quoted = "\"";
-  for (char c : text.substr(0, kMost)) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      char buffer[8];
-      snprintf(buffer, sizeof(buffer), "\\u%04x", c);
-      quoted += buffer;
-    } else {
-      quoted += c;
-    }
-  }
-  quoted += text.size() > kMost ? "...\"" : "\"";
-  return quoted;
-}
+std::string quote(std::string_view text) { return "\"" + printable(text) + "\""; }
 
 }  // namespace mla::json

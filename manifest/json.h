@@ -44,7 +44,8 @@ struct Value {
 // Parsed text. Values and their strings live as long as the document.
 class Document {
  public:
-  // Refuses what is not JSON (line and column are given), duplicate keys and nesting beyond 64.
+  // Refuses what is not JSON (line and column are given), duplicate keys, nesting beyond 64 and more
+  // than 524,288 values (a manifest of 500 kernels has about 30,000).
   // `file` is how messages call the text.
   static Status parse(std::string_view text, std::string_view file, Document* out);
   const Value& root() const { return values_.front(); }
@@ -104,7 +105,7 @@ class Reader {
 
 // "a", "b" or "c"
 std::string one_of(std::span<const Word> words);
-// Text in quotes, cut to a readable length, control characters escaped.
+// Text in quotes, as printable() of text.h.
 std::string quote(std::string_view text);
 
 }  // namespace mla::json

@@ -3,6 +3,7 @@
 
 #include <unordered_map>
 
+#include "manifest/fields.h"
 #include "manifest/files.h"
 #include "manifest/json.h"
 #include "manifest/words.h"
@@ -16,94 +17,134 @@ constexpr std::string_view kVersionExpected = "numbers with dots between, for in
 constexpr std::string_view kHashExpected = "64 lower-case hex digits";
 constexpr int64_t kMaxSmem = 1 << 20;
 
-constexpr json::Word kSwizzles[] = {{"0", 0}, {"32", 32}, {"64", 64}, {"128", 128}};
-
-bool is_power_of_two(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
-
-bool read_power_of_two(json::Reader& reader, const json::Value& object, std::string_view name,
-                       uint32_t* out) {
-  if (!reader.integer(object, name, 1, 1 << 20, out)) return false;
-  return is_power_of_two(*out) || reader.mismatch(*object.find(name), "a power of two");
-}
-
-bool read_swizzle(json::Reader& reader, const json::Value& object, std::string_view name, uint32_t* out) {
-  if (!reader.integer(object, name, 0, 128, out)) return false;
-  for (const json::Word& word : kSwizzles) {
-    if (word.number == *out) return true;
+// What a kernel's entry has that this reader does not know.
+class Unknown {
+ public:
+  // `what` is a clause: `its kind is "tree"`.
+  void add(const std::string& what) {
+    if (++count_ <= kMost) text_ += (text_.empty() ? "" : ", ") + what;
   }
-  return reader.mismatch(*object.find(name), "0, 32, 64 or 128");
-}
+  std::string reason() const {
+    if (count_ == 0) return "";
+    return text_ + (count_ > kMost ? " and " + std::to_string(count_ - kMost) + " more" : "") +
+           ", which this program does not know";
+  }
 
-// As Reader::word. With `unknown` (not null) another word is noted there and read as 0.
+ private:
+  static constexpr size_t kMost = 4;
+  std::string text_;
+  size_t count_ = 0;
+};
+
+// As Reader::word, but another word than those known is noted and read as 0.
 bool read_word(json::Reader& reader, const json::Value& object, std::string_view name,
-               std::span<const json::Word> words, uint32_t* out, std::string* unknown) {
+               std::string_view called, std::span<const json::Word> words, uint32_t* out, Unknown* unknown) {
   const json::Value* value = object.find(name);
-  if (unknown == nullptr || value == nullptr || value->type != json::Type::kString) {
+  if (value == nullptr || value->type != json::Type::kString || find_word(words, value->text) != nullptr) {
     return reader.word(object, name, words, out);
   }
-  for (const json::Word& word : words) {
-    if (word.text == value->text) return reader.word(object, name, words, out);
-  }
   *out = 0;
-  *unknown += (unknown->empty() ? "" : ", ") + std::string(name) + " is " + json::quote(value->text);
+  unknown->add("its " + std::string(called) + " is " + json::quote(value->text));
   return true;
 }
 
-bool read_target(json::Reader& reader, const json::Value& kernel, Target* out, std::string* unknown) {
+bool read_target(json::Reader& reader, const json::Value& kernel, Target* out, Unknown* unknown) {
   const json::Value* object = nullptr;
   uint32_t suffix = 0;
   if (!reader.object(kernel, "target", &object) || !reader.integer(*object, "sm", 50, 999, &out->sm) ||
-      !read_word(reader, *object, "suffix", kSuffixWords, &suffix, unknown)) {
+      !read_word(reader, *object, "suffix", "target suffix", kSuffixWords, &suffix, unknown)) {
     return false;
   }
   out->suffix = word_for(kSuffixWords, suffix);
   return true;
 }
 
-bool read_config(json::Reader& reader, const json::Value& kernel, Config* out, std::string* unknown) {
+// An object of booleans; absent: false.
+bool read_features(json::Reader& reader, const json::Value& section, const Field& field, uint32_t* out,
+                   Unknown* unknown) {
   const json::Value* object = nullptr;
-  const json::Value* features = nullptr;
-  if (!reader.object(kernel, "config", &object)) return false;
-  const bool good = read_word(reader, *object, "family", kFamilyWords, &out->family, unknown) &&
-                    read_word(reader, *object, "mma", kMmaWords, &out->mma, unknown) &&
-                    read_word(reader, *object, "q_dtype", kDTypeWords, &out->q_dtype, unknown) &&
-                    read_word(reader, *object, "kv_dtype", kDTypeWords, &out->kv_dtype, unknown) &&
-                    read_word(reader, *object, "out_dtype", kDTypeWords, &out->out_dtype, unknown) &&
-                    reader.integer(*object, "rows", 1, 1024, &out->rows) &&
-                    reader.integer(*object, "head_dim_k", 1, 65536, &out->head_dim_k) &&
-                    reader.integer(*object, "head_dim_v", 1, 65536, &out->head_dim_v) &&
-                    reader.integer(*object, "tile_tokens", 1, 65536, &out->tile_tokens) &&
-                    read_power_of_two(reader, *object, "page_size_min", &out->page_size_min) &&
-                    read_power_of_two(reader, *object, "page_size_max", &out->page_size_max) &&
-                    reader.integer(*object, "k_box", 1, 256, &out->k_box) &&
-                    read_swizzle(reader, *object, "k_swizzle", &out->k_swizzle) &&
-                    reader.integer(*object, "v_box", 1, 256, &out->v_box) &&
-                    read_swizzle(reader, *object, "v_swizzle", &out->v_swizzle) &&
-                    reader.object(*object, "features", &features);
-  if (!good) return false;
-  if (out->page_size_min > out->page_size_max) {
-    return reader.mismatch(*object->find("page_size_min"),
-                           "at most page_size_max, " + std::to_string(out->page_size_max));
-  }
-  out->features = 0;
-  for (const json::Word& feature : kFeatureWords) {
+  if (section.find(json_key(field)) == nullptr) return true;
+  if (!reader.object(section, json_key(field), &object)) return false;
+  for (const json::Value* child = object->first; child != nullptr; child = child->next) {
+    const json::Word* word = find_word(words_of(field.type), child->key);
     bool has = false;
-    if (!reader.boolean(*features, feature.text, &has)) return false;
-    if (has) out->features |= feature.number;
+    if (word != nullptr) {
+      if (!reader.boolean(*object, child->key, &has)) return false;
+      if (has) *out |= word->number;
+    } else if (child->type != json::Type::kBool || child->boolean) {
+      unknown->add("it has the feature " + json::quote(child->key));
+    }
   }
   return true;
 }
 
-bool read_launch(json::Reader& reader, const json::Value& kernel, Launch* out) {
-  const json::Value* object = nullptr;
-  if (!reader.object(kernel, "launch", &object) ||
-      !reader.integer(*object, "threads", 32, 1024, &out->threads) ||
-      !reader.integer(*object, "cluster_size", 1, 16, &out->cluster_size) ||
-      !reader.integer(*object, "dynamic_smem", 0, kMaxSmem, &out->dynamic_smem) ||
-      !reader.integer(*object, "carveout", -1, 100, &out->carveout)) {
-    return false;
+// A list of words; absent: empty.
+bool read_requirements(json::Reader& reader, const json::Value& section, const Field& field, uint32_t* out,
+                       Unknown* unknown) {
+  const json::Value* list = nullptr;
+  if (section.find(json_key(field)) == nullptr) return true;
+  if (!reader.array(section, json_key(field), &list)) return false;
+  for (const json::Value* child = list->first; child != nullptr; child = child->next) {
+    if (child->type != json::Type::kString) return reader.mismatch(*child, "a word");
+    const json::Word* word = find_word(words_of(field.type), child->text);
+    if (word != nullptr) {
+      *out |= word->number;
+    } else {
+      unknown->add("it requires " + json::quote(child->text));
+    }
   }
-  return out->threads % 32 == 0 || reader.mismatch(*object->find("threads"), "a multiple of 32");
+  return true;
+}
+
+bool read_field(json::Reader& reader, const json::Value& section, const Field& field, Facts* out,
+                Unknown* unknown) {
+  const std::string_view key = json_key(field);
+  int64_t value = 0;
+  uint32_t bits = 0;
+  bool boolean = false;
+  switch (field.type) {
+    case FieldType::number:
+    case FieldType::integer:
+      if (!reader.integer(section, key, field.low, field.high, &value)) return false;
+      break;
+    case FieldType::boolean:
+      if (!reader.boolean(section, key, &boolean)) return false;
+      value = boolean;
+      break;
+    case FieldType::swizzle:
+      if (!reader.integer(section, key, field.low, field.high, &value)) return false;
+      if (!is_valid(field, value)) return reader.mismatch(*section.find(key), expected(field));
+      break;
+    case FieldType::feature:
+      if (!read_features(reader, section, field, &bits, unknown)) return false;
+      value = bits;
+      break;
+    case FieldType::requirement:
+      if (!read_requirements(reader, section, field, &bits, unknown)) return false;
+      value = bits;
+      break;
+    default:
+      if (!read_word(reader, section, key, field.name, words_of(field.type), &bits, unknown)) return false;
+      value = bits;
+  }
+  set(out, field, value);
+  return true;
+}
+
+// The fields of the table that are in the entry itself (`in_entry`) or in its sections.
+bool read_fields(json::Reader& reader, const json::Value& kernel, bool in_entry, Facts* out,
+                 Unknown* unknown) {
+  std::string_view name = "kernel";
+  const json::Value* section = &kernel;
+  for (const Field& field : cubin::kFields) {
+    if ((field.section == std::string_view("kernel")) != in_entry || !applies(field, out->kind)) continue;
+    if (name != field.section) {
+      name = field.section;
+      if (!reader.object(kernel, name, &section)) return false;
+    }
+    if (!read_field(reader, *section, field, out, unknown)) return false;
+  }
+  return true;
 }
 
 bool read_resources(json::Reader& reader, const json::Value& kernel, Resources* out) {
@@ -123,20 +164,7 @@ bool read_resources(json::Reader& reader, const json::Value& kernel, Resources* 
          reader.integer(*object, "static_smem", 0, kMaxSmem, &out->static_smem);
 }
 
-bool read_params(json::Reader& reader, const json::Value& kernel, uint32_t version, ParamLayout* out) {
-  const json::Value* object = nullptr;
-  if (!reader.object(kernel, "params", &object) ||
-      !reader.integer(*object, "version", 1, INT32_MAX, &out->version) ||
-      !reader.integer(*object, "bytes", 1, 32764, &out->bytes)) {
-    return false;
-  }
-  return out->version == version ||
-         reader.mismatch(*object->find("version"), std::to_string(version) + ", the bundle's params_version");
-}
-
-bool read_kernel(json::Reader& reader, const json::Value& value, uint32_t params_version,
-                 UnknownWords unknown_words, Kernel* out) {
-  std::string* const unknown = unknown_words == UnknownWords::kKeep ? &out->unknown_words : nullptr;
+bool read_kernel(json::Reader& reader, const json::Value& value, Kernel* out) {
   if (value.type != json::Type::kObject) return reader.mismatch(value, "an object");
   if (!reader.text(value, "id", is_name, kNameExpected, &out->id)) return false;
   const json::Value* file = reader.member(value, "file", "a path relative to the bundle");
@@ -146,15 +174,23 @@ bool read_kernel(json::Reader& reader, const json::Value& value, uint32_t params
     return reader.fail(*file, json::quote(file->text) + " " + error);
   }
   out->file = file->text;
-  return reader.integer(value, "size", 64, int64_t{1} << 30, &out->size) &&
-         reader.text(value, "sha256", is_sha256, kHashExpected, &out->sha256) &&
-         read_target(reader, value, &out->target, unknown) &&
-         reader.text(value, "symbol", is_identifier, "a C identifier", &out->symbol) &&
-         read_config(reader, value, &out->config, unknown) && read_launch(reader, value, &out->launch) &&
-         read_resources(reader, value, &out->resources) &&
-         read_params(reader, value, params_version, &out->params) &&
-         reader.text(value, "min_driver", is_version, kVersionExpected, &out->min_driver) &&
-         reader.integer(value, "priority", -1000000, 1000000, &out->priority);
+  Unknown unknown;
+  const bool good = reader.integer(value, "size", 64, kMaxCubinBytes, &out->size) &&
+                    reader.text(value, "sha256", is_sha256, kHashExpected, &out->sha256) &&
+                    read_target(reader, value, &out->target, &unknown) &&
+                    reader.text(value, "symbol", is_identifier, "a C identifier", &out->symbol) &&
+                    reader.text(value, "min_driver", is_version, kVersionExpected, &out->min_driver) &&
+                    read_resources(reader, value, &out->resources);
+  if (!good) return false;
+  // What must be understood comes first: without it nothing else can be relied on.
+  Unknown entry;
+  if (!read_fields(reader, value, true, &out->facts, &entry)) return false;
+  out->unknown = entry.reason();
+  if (!out->unknown.empty()) return true;
+  if (!read_fields(reader, value, false, &out->facts, &unknown)) return false;
+  out->unknown = unknown.reason();
+  const std::string wrong = contradiction(out->facts);
+  return wrong.empty() || reader.fail(value, wrong);
 }
 
 bool read_format(json::Reader& reader, const json::Value& root, Manifest* out) {
@@ -174,13 +210,12 @@ bool read_format(json::Reader& reader, const json::Value& root, Manifest* out) {
                          std::to_string(kFormatMajor) + "; this program cannot read other major versions");
 }
 
-bool read_manifest(json::Reader& reader, const json::Value& root, UnknownWords unknown_words, Manifest* out) {
+bool read_manifest(json::Reader& reader, const json::Value& root, Manifest* out) {
   const json::Value* kernels = nullptr;
   if (!read_format(reader, root, out) || !reader.text(root, "name", is_name, kNameExpected, &out->name) ||
       !reader.text(root, "version", is_name, kNameExpected, &out->version) ||
       !reader.text(root, "toolkit", is_version, kVersionExpected, &out->toolkit) ||
       !reader.text(root, "source_hash", is_sha256, kHashExpected, &out->source_hash) ||
-      !reader.integer(root, "params_version", 1, INT32_MAX, &out->params_version) ||
       !reader.array(root, "kernels", &kernels)) {
     return false;
   }
@@ -188,7 +223,7 @@ bool read_manifest(json::Reader& reader, const json::Value& root, UnknownWords u
   std::unordered_map<std::string, uint32_t> ids, files;
   for (const json::Value* value = kernels->first; value != nullptr; value = value->next) {
     Kernel& kernel = out->kernels.emplace_back();
-    if (!read_kernel(reader, *value, out->params_version, unknown_words, &kernel)) return false;
+    if (!read_kernel(reader, *value, &kernel)) return false;
     if (const auto [at, fresh] = ids.emplace(kernel.id, value->index); !fresh) {
       return reader.mismatch(*value->find("id"),
                              "an id of its own; /kernels/" + std::to_string(at->second) + " has the same");
@@ -208,12 +243,12 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::string Target::name() const { return "sm_" + std::to_string(sm) + suffix; }
 
-Status parse(std::string_view text, std::string_view file, Manifest* out, UnknownWords unknown_words) {
+Status parse(std::string_view text, std::string_view file, Manifest* out) {
   json::Document document;
   if (Status status = json::Document::parse(text, file, &document); !status.ok()) return status;
   json::Reader reader(file);
   Manifest manifest;
-  if (!read_manifest(reader, document.root(), unknown_words, &manifest)) return reader.status();
+  if (!read_manifest(reader, document.root(), &manifest)) return reader.status();
   *out = std::move(manifest);
   return {};
 }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <string>
-#include <utility>
+#include <string_view>
 
 namespace mla {
 
@@ -18,10 +18,13 @@ enum class StatusKind {
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
+  // The message is kept as safe_text (text.h) of at most kMaxMessage bytes and "...".
+  Status(StatusKind kind, std::string_view message);
 
-  static Status invalid(std::string message) { return {StatusKind::kInvalid, std::move(message)}; }
-  static Status io(std::string message) { return {StatusKind::kIo, std::move(message)}; }
+  static Status invalid(std::string_view message) { return {StatusKind::kInvalid, message}; }
+  static Status io(std::string_view message) { return {StatusKind::kIo, message}; }
+
+  static constexpr size_t kMaxMessage = 4096;
 
   bool ok() const { return kind_ == StatusKind::kOk; }
   StatusKind kind() const { return kind_; }

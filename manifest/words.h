@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words that JSON uses for the numbers of kernels/common/mla_cubin_info.h.
+// The word lists of kernels/common/mla_words.h as tables, for JSON and messages.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
 
-#include "kernels/common/mla_cubin_info.h"
+#include "kernels/common/mla_words.h"
 #include "manifest/json.h"
 
 namespace mla::manifest {
 
-inline constexpr json::Word kFamilyWords[] = {{"cluster", cubin::kFamilyCluster},
-                                              {"hopper", cubin::kFamilyHopper}};
-inline constexpr json::Word kDTypeWords[] = {{"e4m3", cubin::kE4M3}, {"bf16", cubin::kBF16}};
-inline constexpr json::Word kMmaWords[] = {{"plain", cubin::kMmaPlain},
-                                           {"block_scaled", cubin::kMmaBlockScaled}};
-inline constexpr json::Word kFeatureWords[] = {{"lse", cubin::kFeatureLse},
-                                               {"pdl", cubin::kFeaturePdl},
-                                               {"separate_values", cubin::kFeatureSeparateValues}};
+#define MLA_WORD_ROW(word, NAME, number, ...) {#word, number},
+inline constexpr json::Word kDTypeWords[] = {MLA_DTYPE_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kKindWords[] = {MLA_KIND_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kFamilyWords[] = {MLA_FAMILY_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kMmaWords[] = {MLA_MMA_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kArithmeticWords[] = {MLA_ARITHMETIC_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kCacheLayoutWords[] = {MLA_CACHE_LAYOUT_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kParamsWords[] = {MLA_PARAMS_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kFeatureWords[] = {MLA_FEATURE_WORDS(MLA_WORD_ROW)};
+inline constexpr json::Word kRequirementWords[] = {MLA_REQUIREMENT_WORDS(MLA_WORD_ROW)};
+#undef MLA_WORD_ROW
+// Of a target; the numbers stand for nothing.
 inline constexpr json::Word kSuffixWords[] = {{"", 0}, {"a", 'a'}, {"f", 'f'}};
 
 // The word for `number`, "" if it has none.
@@ -28,6 +32,14 @@ constexpr std::string_view word_for(std::span<const json::Word> words, uint32_t 
     if (word.number == number) return word.text;
   }
   return "";
+}
+
+// The entry of a word, null if there is none.
+constexpr const json::Word* find_word(std::span<const json::Word> words, std::string_view text) {
+  for (const json::Word& word : words) {
+    if (word.text == text) return &word;
+  }
+  return nullptr;
 }
 
 // Rules for text fields, shared by manifests and matrices.

@@ -3,6 +3,7 @@
 // In a file of its own so that the loader, which only reads, does not link it.
 #include <nlohmann/json.hpp>
 
+#include "manifest/fields.h"
 #include "manifest/manifest.h"
 #include "manifest/words.h"
 
@@ -12,54 +13,67 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json kernel_json(const Kernel& kernel) {
-  Json features = Json::object();
-  for (const json::Word& feature : kFeatureWords) {
-    features[std::string(feature.text)] = (kernel.config.features & feature.number) != 0;
+Json field_json(const Field& field, int64_t value) {
+  const std::span<const json::Word> words = words_of(field.type);
+  Json json;
+  switch (field.type) {
+    case FieldType::number:
+    case FieldType::integer:
+    case FieldType::swizzle:
+      return value;
+    case FieldType::boolean:
+      return value != 0;
+    case FieldType::feature:
+      json = Json::object();
+      for (const json::Word& word : words) {
+        if ((value & word.number) != 0) json[std::string(word.text)] = true;
+      }
+      return json;
+    case FieldType::requirement:
+      json = Json::array();
+      for (const json::Word& word : words) {
+        if ((value & word.number) != 0) json.push_back(word.text);
+      }
+      return json;
+    default:
+      return word_for(words, static_cast<uint32_t>(value));
   }
+}
+
+Json kernel_json(const Kernel& kernel) {
   Json spills;
   if (kernel.resources.spill_bytes != kSpillUnknown) spills = kernel.resources.spill_bytes;
-  return {
-      {"id", kernel.id},
-      {"file", kernel.file},
-      {"size", kernel.size},
-      {"sha256", kernel.sha256},
-      {"target", {{"sm", kernel.target.sm}, {"suffix", kernel.target.suffix}}},
-      {"symbol", kernel.symbol},
-      {"config",
-       {{"family", word_for(kFamilyWords, kernel.config.family)},
-        {"mma", word_for(kMmaWords, kernel.config.mma)},
-        {"q_dtype", word_for(kDTypeWords, kernel.config.q_dtype)},
-        {"kv_dtype", word_for(kDTypeWords, kernel.config.kv_dtype)},
-        {"out_dtype", word_for(kDTypeWords, kernel.config.out_dtype)},
-        {"rows", kernel.config.rows},
-        {"head_dim_k", kernel.config.head_dim_k},
-        {"head_dim_v", kernel.config.head_dim_v},
-        {"tile_tokens", kernel.config.tile_tokens},
-        {"page_size_min", kernel.config.page_size_min},
-        {"page_size_max", kernel.config.page_size_max},
-        {"k_box", kernel.config.k_box},
-        {"k_swizzle", kernel.config.k_swizzle},
-        {"v_box", kernel.config.v_box},
-        {"v_swizzle", kernel.config.v_swizzle},
-        {"features", features}}},
-      {"launch",
-       {{"threads", kernel.launch.threads},
-        {"cluster_size", kernel.launch.cluster_size},
-        {"dynamic_smem", kernel.launch.dynamic_smem},
-        {"carveout", kernel.launch.carveout}}},
-      {"resources",
-       {{"registers", kernel.resources.registers},
-        {"spill_bytes", spills},
-        {"stack_bytes", kernel.resources.stack_bytes},
-        {"static_smem", kernel.resources.static_smem}}},
-      {"params", {{"version", kernel.params.version}, {"bytes", kernel.params.bytes}}},
-      {"min_driver", kernel.min_driver},
-      {"priority", kernel.priority},
+  Json json = {{"id", kernel.id}};
+  const auto add_fields = [&](bool of_entry) {
+    for (const Field& field : cubin::kFields) {
+      if ((field.section == std::string_view("kernel")) != of_entry || !applies(field, kernel.facts.kind)) {
+        continue;
+      }
+      const int64_t value = get(kernel.facts, field);
+      // Absent is the same.
+      if (field.type == FieldType::requirement && value == 0) continue;
+      Json& section = of_entry ? json : json[field.section];
+      section[std::string(json_key(field))] = field_json(field, value);
+    }
   };
+  add_fields(true);
+  json["file"] = kernel.file;
+  json["size"] = kernel.size;
+  json["sha256"] = kernel.sha256;
+  json["target"] = {{"sm", kernel.target.sm}, {"suffix", kernel.target.suffix}};
+  json["symbol"] = kernel.symbol;
+  add_fields(false);
+  json["resources"] = {{"registers", kernel.resources.registers},
+                       {"spill_bytes", spills},
+                       {"stack_bytes", kernel.resources.stack_bytes},
+                       {"static_smem", kernel.resources.static_smem}};
+  json["min_driver"] = kernel.min_driver;
+  return json;
 }
 
 }  // namespace
+
+std::string write(const Kernel& kernel) { return kernel_json(kernel).dump(2) + "\n"; }
 
 std::string write(const Manifest& manifest) {
   Json kernels = Json::array();
@@ -70,7 +84,6 @@ std::string write(const Manifest& manifest) {
       {"version", manifest.version},
       {"toolkit", manifest.toolkit},
       {"source_hash", manifest.source_hash},
-      {"params_version", manifest.params_version},
       {"kernels", kernels},
   };
   return json.dump(2) + "\n";

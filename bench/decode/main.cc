@@ -15,6 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "manifest/files.h"
+#include "manifest/manifest.h"
 #include "tests/regression/decode_runner.h"
 #include "tests/regression/verify.h"
 
@@ -86,7 +88,7 @@ struct Options {
   double peak_tflops = 0;
   bool pdl = false;
   bool check = false;
-  std::string json;
+  std::string report;
 };
 
 double median(std::vector<double> values) {
@@ -146,13 +148,20 @@ struct Work {
 Work work_of(const DecodeData& data) {
   double tokens = 0;
   for (const int32_t len : data.seq_lens) tokens += len;
-  const double rows = static_cast<double>(data.layout.rows(*data.c));
+  const double rows = static_cast<double>(data.layout.rows());
   Work work;
   work.flops =
       2.0 * data.layout.heads * data.c->query_len * tokens * (reference::kDepthK + reference::kDepthV);
   work.bytes = tokens * reference::kDepthK * data.layout.element_bytes +
                rows * (reference::kDepthK * data.layout.q_element_bytes + reference::kDepthV * 2.0);
   return work;
+}
+
+// How a kernel divides the work, which the reference follows.
+ScheduleRule rule_of(const cubin::Facts& facts) {
+  const auto i32 = [](uint32_t value) { return static_cast<int32_t>(value); };
+  return {i32(facts.rows), i32(facts.tile_tokens), i32(facts.item_overhead), i32(facts.min_share),
+          i32(facts.max_flat_merge)};
 }
 
 int run(const Options& options) {
@@ -178,6 +187,18 @@ int run(const Options& options) {
 
   mla_bundle* bundle = nullptr;
   MLA_API_CALL(api, mla_bundle_open, options.bundle.c_str(), nullptr, &bundle);
+
+  manifest::Manifest manifest;
+  if (options.check) {
+    const std::string path = options.bundle + "/manifest.json";
+    std::vector<std::byte> bytes;
+    Status status = files::read_file(path, manifest::kMaxManifestBytes, &bytes);
+    if (status.ok()) {
+      const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      status = manifest::parse(text, path, &manifest);
+    }
+    if (!status.ok()) throw std::runtime_error(status.message());
+  }
 
   const std::string preset = !options.preset.empty() ? options.preset
                              : shapes.empty()        ? (device.cc_major == 12 ? "sm120" : "h200")
@@ -239,9 +260,7 @@ int run(const Options& options) {
       continue;
     }
     ++timed;
-    kernel.kernel = handle;
-    MLA_API_CALL(api, mla_kernel_get_info, handle, &kernel.prepared);
-    MLA_API_CALL(api, mla_bundle_get_kernel, bundle, kernel.prepared.kernel_index, &kernel.info);
+    kernel = describe(api, bundle, handle);
 
     DecodeCase c;
     shape.ragged ? c.ragged(shape.batch, std::max(1, shape.seq_len / 8), shape.seq_len)
@@ -265,6 +284,7 @@ int run(const Options& options) {
     Verdict verdict;
     if (options.check) {
       VerifyOptions verify_options;
+      verify_options.rule = rule_of(manifest.kernels.at(kernel.prepared.kernel_index).facts);
       verify_options.workers = launch_workers(kernel, c);
       verdict = verify(data, runner.fetch(), verify_options);
       wrong += !verdict.faults.empty();
@@ -310,10 +330,10 @@ int run(const Options& options) {
     report["rows"].push_back(std::move(row));
   }
   MLA_API_CALL(api, mla_bundle_close, bundle);
-  if (!options.json.empty()) {
-    std::ofstream file(options.json);
+  if (!options.report.empty()) {
+    std::ofstream file(options.report);
     file << report.dump(2) << "\n";
-    if (!file.flush()) throw std::runtime_error("cannot write " + options.json);
+    if (!file.flush()) throw std::runtime_error("cannot write " + options.report);
   }
   return wrong ? 1 : timed == 0 ? 3 : 0;
 }
@@ -335,7 +355,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"h200", "sm120"}));
   app.add_option("--kernel", options.kernel, "Id of the kernel (default: as the loader selects)");
   app.add_option("--page-size", options.page_size, "Tokens per page")
-      ->check(CLI::IsMember({16, 32, 64, 128, 256}))
+      ->check(CLI::Range(16, 1 << 20))
       ->capture_default_str();
   app.add_option("--sigma", options.sigma, "Deviation of the random data")->capture_default_str();
   app.add_option("--launches", options.launches, "Launches in the graph")
@@ -350,7 +370,7 @@ int main(int argc, char** argv) {
   app.add_option("--peak-tflops", options.peak_tflops, "Dense rate of the board, TFLOPS, for the floor");
   app.add_flag("--pdl", options.pdl, "Launch with programmatic stream serialisation");
   app.add_flag("--check", options.check, "Compare with the references");
-  app.add_option("--json", options.json, "Write the results to this file");
+  app.add_option("--report", options.report, "Write the results to this JSON file");
   CLI11_PARSE(app, argc, argv);
   try {
     return mla::test::run(options);

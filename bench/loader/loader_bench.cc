@@ -22,9 +22,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/common/mla_params.h"
 #include "loader/include/mla_loader.h"
 #include "loader/src/cuda_abi.h"
+#include "loader/src/params.h"
+#include "manifest/manifest.h"
 #include "tests/loader/test_bundle.h"
 
 namespace {
@@ -55,8 +56,9 @@ TestBundle& large_bundle() {
   for (int i = 0; i < kKernels; ++i) {
     const auto& [sm, suffix] = targets[i % 5];
     mla::manifest::Kernel& kernel = files.add("kernel_" + std::to_string(i), sm, suffix);
-    kernel.config.rows = i < kKernels / 2 ? 64 : 128;
-    kernel.priority = i;
+    kernel.facts.rows = i < kKernels / 2 ? 64 : 128;
+    kernel.facts.tile_cost = static_cast<uint32_t>(1000 + i);
+    kernel.facts.priority = i;
   }
   files.write(kCubinBytes);
   return files;
@@ -81,8 +83,8 @@ BENCHMARK(BM_open)->Unit(benchmark::kMillisecond)->UseRealTime();
 void BM_open_skip_hash(benchmark::State& state) { open_bundle(state, MLA_OPEN_SKIP_HASH); }
 BENCHMARK(BM_open_skip_hash)->Unit(benchmark::kMillisecond)->UseRealTime();
 
-// The argument is the number of heads: 16 finds the first kernel of its target, 128 passes over all
-// smaller row tiles. -1: a kernel that is not there (with the message that lists all reasons).
+// The argument is the number of heads: every kernel of the best target is compared, whatever it is.
+// -1: a kernel that is not there (with the message that lists all reasons).
 void BM_select(benchmark::State& state) {
   mla_open_options options = MLA_OPEN_OPTIONS_INIT;
   options.flags = MLA_OPEN_SKIP_HASH;
@@ -102,17 +104,21 @@ void BM_select(benchmark::State& state) {
 }
 BENCHMARK(BM_select)->ArgName("heads")->Arg(16)->Arg(128)->Arg(-1);
 
-// The 500 kernels all for one target, the one wanted last.
+// The 500 kernels all for one target: row tiles from 1 to 125 with four costs each, all of which fit;
+// the cheapest comes last.
 void BM_select_one_target(benchmark::State& state) {
   TestBundle files;
   for (int i = 0; i < kKernels; ++i) {
-    files.add("kernel_" + std::to_string(i)).config.rows = i + 1 < kKernels ? 64 : 128;
+    mla::cubin::Facts& facts = files.add("kernel_" + std::to_string(i)).facts;
+    facts.rows = static_cast<uint32_t>(i / 4 + 1);
+    facts.tile_cost = i + 1 < kKernels ? static_cast<uint32_t>(20000 - i) : 1;
   }
   files.write();
   mla_bundle* bundle = nullptr;
   check(mla_bundle_open(files.path().c_str(), nullptr, &bundle));
   mla_problem problem = MLA_PROBLEM_INIT;
   problem.cc_major = 12;
+  problem.heads = 128;
   uint32_t index = 0;
   for (auto _ : state) {
     check(mla_select(bundle, &problem, &index));
@@ -181,18 +187,47 @@ struct LaunchSetup {
   mla_launch_args args = MLA_LAUNCH_ARGS_INIT;
   cuda::Kernel bare_kernel = nullptr;
   cuda::LaunchConfig config{};
-  alignas(128) mla::DecodeParams params{};
+  mla::loader::ParamsBuffer params{};
 
   // "" or why launches cannot be measured here.
   std::string set_up();
 
   void launch_bare() {
-    void* arguments[] = {&params};
+    void* arguments[] = {params.bytes};
     CHECK_DRIVER(
         cuLaunchKernelEx(&config, reinterpret_cast<cuda::Function>(bare_kernel), arguments, nullptr));
   }
   void launch_checked() { check(mla_launch(kernel, &args, stream)); }
 };
+
+// Parameters for the bare launch, from the function that the loader uses.
+std::string fill_params(LaunchSetup& setup, const mla_kernel_info& info, const mla_prepared_info& prepared) {
+  const std::string path = g_bundle_path + "/manifest.json";
+  mla::manifest::Manifest manifest;
+  if (const mla::Status status = mla::manifest::parse(mla::test::read_text(path), path, &manifest);
+      !status.ok()) {
+    return status.message();
+  }
+  mla_bundle_info bundle = MLA_BUNDLE_INFO_INIT;
+  check(mla_bundle_get_info(setup.bundle, &bundle));
+  const mla::manifest::Kernel& kernel = manifest.kernels.at(prepared.kernel_index);
+  const mla::loader::ParamsFunction* function =
+      mla::loader::find_params(kernel.facts.params_struct, kernel.facts.params_version);
+  if (function == nullptr || function->decode == nullptr)
+    return std::string(info.id) + " is no decode kernel";
+  const mla::loader::Driver* driver = nullptr;
+  if (const mla::loader::Error error = mla::loader::Driver::get(&driver); !error.ok()) return error.message();
+  const mla::loader::ParamsTarget target = {
+      &kernel.facts,
+      kernel.id,
+      driver,
+      prepared.device,
+      mla::align_up(bundle.workspace_zeroed_bytes, mla::kWorkspaceAlign),
+      prepared.workspace_bytes};
+  mla::loader::Error error = function->decode(target, setup.args, setup.params.bytes);
+  if (error.ok() && function->encode != nullptr) error = function->encode(target, setup.params.bytes);
+  return error.ok() ? "" : error.message();
+}
 
 std::string LaunchSetup::set_up() {
   if (std::string reason = driver.load(); !reason.empty()) return reason;
@@ -217,7 +252,8 @@ std::string LaunchSetup::set_up() {
   CHECK_DRIVER(cuStreamCreate(&stream, 1));
 
   check(mla_bundle_open(g_bundle_path.c_str(), nullptr, &bundle));
-  const mla_problem problem = MLA_PROBLEM_INIT;
+  mla_problem problem = MLA_PROBLEM_INIT;
+  problem.heads = 16;
   if (mla_prepare(bundle, &problem, nullptr, &kernel) != MLA_SUCCESS) return mla_last_error();
   mla_prepared_info prepared = MLA_PREPARED_INFO_INIT;
   mla_kernel_info info = MLA_KERNEL_INFO_INIT;
@@ -234,17 +270,17 @@ std::string LaunchSetup::set_up() {
   const size_t element = info.kv_dtype == MLA_DTYPE_E4M3 ? 1 : 2;
   args.batch = args.q_len = args.max_pages_per_seq = 1;
   args.pages = 1;
-  args.heads = info.rows;
-  args.page_size = problem.page_size;
+  args.heads = problem.heads;
+  args.page_size = std::max(64, info.page_size_multiple);
   args.softmax_scale = 1.0f;
-  args.q = allocate(static_cast<size_t>(info.rows) * 576 * 2);
+  args.q = allocate(static_cast<size_t>(args.heads) * 576 * 2);
   args.kv = allocate(static_cast<size_t>(args.page_size) * 576 * element);
   args.page_table = allocate(4);
   args.seq_lens = allocate(4);
-  args.out = allocate(static_cast<size_t>(info.rows) * 512 * 2);
+  args.out = allocate(static_cast<size_t>(args.heads) * 512 * 2);
   args.workspace_bytes = prepared.workspace_bytes;
-  args.workspace = allocate(prepared.workspace_bytes);
-  check(mla_workspace_init(kernel, args.workspace, args.workspace_bytes, stream));
+  args.workspace = allocate(std::max<uint64_t>(prepared.workspace_bytes, 256));
+  check(mla_workspace_init(bundle, args.workspace, args.workspace_bytes, stream));
   CHECK_DRIVER(cuStreamSynchronize(stream));
 
   const std::string image = mla::test::read_text(g_bundle_path + "/" + info.file);
@@ -253,31 +289,8 @@ std::string LaunchSetup::set_up() {
   CHECK_DRIVER(cuLibraryGetKernel(&bare_kernel, library, info.symbol));
   CHECK_DRIVER(
       cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedSizeBytes, info.dynamic_smem, bare_kernel, device));
-  // The maps that the kernels of the cluster family expect; the kernel counts the bytes of a box, also
-  // of one that lies outside the pool, so any other box would leave it waiting.
-  const uint64_t page_size = static_cast<uint64_t>(args.page_size);
-  const uint64_t strides[2] = {576 * element, 576 * element * page_size};
-  const uint32_t ones[3] = {1, 1, 1};
-  const auto encode = [&](mla::TensorMap* map, uint64_t columns, uint32_t box_columns, auto swizzle) {
-    const uint64_t dims[3] = {columns, page_size, 1};
-    const uint32_t box[3] = {box_columns, std::min(static_cast<uint32_t>(page_size), 64u), 1};
-    CHECK_DRIVER(cuTensorMapEncodeTiled(map, element == 1 ? cuda::kTensorMapUint8 : cuda::kTensorMapBfloat16,
-                                        3, reinterpret_cast<void*>(args.kv), dims, strides, box, ones,
-                                        cuda::kTensorMapInterleaveNone, swizzle,
-                                        cuda::kTensorMapL2Promotion256B, cuda::kTensorMapOobFillZero));
-  };
-  encode(&params.k_map, 576, 64, cuda::kTensorMapSwizzleNone);
-  encode(&params.v_map, 512, 128, cuda::kTensorMapSwizzle128B);
-  params.q = args.q;
-  params.page_table = args.page_table;
-  params.seq_lens = args.seq_lens;
-  params.out = args.out;
-  params.workspace = args.workspace;
-  params.page_table_stride = 1;
-  params.softmax_scale = params.q_scale = params.kv_scale = 1.0f;
-  params.batch = params.q_len = params.pages = params.max_pages_per_seq = 1;
-  params.heads = args.heads;
-  params.page_size_log2 = 6;
+  // The same parameters as the loader's own, made once by the loader's own code.
+  if (std::string reason = fill_params(*this, info, prepared); !reason.empty()) return reason;
   config.grid_x = static_cast<unsigned>(prepared.max_workers * info.cluster_size);
   config.grid_y = config.grid_z = 1;
   config.block_x = static_cast<unsigned>(info.threads);

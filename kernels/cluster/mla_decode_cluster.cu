@@ -14,10 +14,6 @@
 //   K --TMA--> producer 0 --P, max, sum (st.async)--> consumers 2 and 3 <--TMA-- V
 //              producer 1 --'
 //   producer 0 <-- running maximum, tile by tile --> producer 1
-#include <cuda_fp16.h>
-
-#include <cmath>
-
 #include "kernels/cluster/config.cuh"
 #include "kernels/cluster/consumer.cuh"
 #include "kernels/cluster/producer.cuh"
@@ -29,28 +25,46 @@
 
 namespace mla::cluster {
 
-MLA_EMIT_CUBIN_INFO(info_version, cubin::kInfoVersion);
-MLA_EMIT_CUBIN_INFO(params_version, kParamsVersion);
-MLA_EMIT_CUBIN_INFO(params_bytes, sizeof(DecodeParams));
-MLA_EMIT_CUBIN_INFO(family, cubin::kFamilyCluster);
-MLA_EMIT_CUBIN_INFO(q_dtype, cubin::kE4M3);
-MLA_EMIT_CUBIN_INFO(kv_dtype, cubin::kE4M3);
-MLA_EMIT_CUBIN_INFO(out_dtype, cubin::kBF16);
-MLA_EMIT_CUBIN_INFO(mma, kBlockScaled ? cubin::kMmaBlockScaled : cubin::kMmaPlain);
-MLA_EMIT_CUBIN_INFO(rows, kRows);
-MLA_EMIT_CUBIN_INFO(head_dim_k, kHeadDimK);
-MLA_EMIT_CUBIN_INFO(head_dim_v, kHeadDimV);
-MLA_EMIT_CUBIN_INFO(tile_tokens, kTileTokens);
-MLA_EMIT_CUBIN_INFO(cluster_size, kClusterSize);
-MLA_EMIT_CUBIN_INFO(threads, kThreads);
-MLA_EMIT_CUBIN_INFO(dynamic_smem, kDynamicSmem);
-MLA_EMIT_CUBIN_INFO(page_size_min, 16);
-MLA_EMIT_CUBIN_INFO(page_size_max, 1024);
-MLA_EMIT_CUBIN_INFO(k_box, kKPart);
-MLA_EMIT_CUBIN_INFO(k_swizzle, 0);
-MLA_EMIT_CUBIN_INFO(v_box, kVPart);
-MLA_EMIT_CUBIN_INFO(v_swizzle, 128);
-MLA_EMIT_CUBIN_INFO(features, cubin::kFeatureLse | cubin::kFeaturePdl | cubin::kFeatureSeparateValues);
+constexpr cubin::Facts kFacts = {
+    .kind = kind::kDECODE,
+    .requires_bits = requirement::kROW_TILES | requirement::kPARTIALS,
+    .family = family::kCLUSTER,
+    .q_dtype = dtype::kE4M3,
+    .kv_dtype = dtype::kE4M3,
+    .out_dtype = dtype::kBF16,
+    .arithmetic = arithmetic::kQUANTISED,
+    .mma = kBlockScaled ? mma_form::kBLOCK_SCALED : mma_form::kPLAIN,
+    .cache_layout = cache_layout::kDENSE,
+    .rows = kRows,
+    .head_dim_k = kHeadDimK,
+    .head_dim_v = kHeadDimV,
+    .tile_tokens = kTileTokens,
+    .page_size_multiple = 16,
+    .page_size_max = 1 << 20,
+    .features = feature::kLSE | feature::kPDL | feature::kSEPARATE_VALUES | feature::kSTRIDES |
+                feature::kRAGGED_Q | feature::kNON_CAUSAL | feature::kCONTEXT_PARALLEL,
+    .tensor_maps = 1,
+    .box_tokens = kTileTokens,
+    .k_box = kKBox,
+    .k_swizzle = kKSwizzle,
+    .v_box = kVBox,
+    .v_swizzle = kVSwizzle,
+    .threads = kThreads,
+    .cluster_size = kClusterSize,
+    .dynamic_smem = kDynamicSmem,
+    .item_overhead = kItemOverhead,
+    .min_share = kMinShare,
+    .max_flat_merge = kMaxFlatMerge,
+    .zeroed_bytes = Partials::kZeroedBytes,
+    .fixed_bytes = 0,
+    .bytes_per_worker = Partials::kBytesPerWorker,
+    .max_workers = kMaxWorkers,
+    .tile_cost = kTileCost,
+    .params_struct = params_struct::kDECODE,
+    .params_version = kDecodeParamsVersion,
+    .params_bytes = sizeof(DecodeParams),
+};
+MLA_EMIT_DECODE_FACTS;
 
 }  // namespace mla::cluster
 
@@ -64,11 +78,12 @@ extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
   ConsumerSmem& consumer = *reinterpret_cast<ConsumerSmem*>(smem_base);
 
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
-  const int lane = threadIdx.x % 32;
+  // Read again in every role: kept over all of them, it would not stay in a register.
+  const auto lane = [] { return ptx::lane_id(); };
   const int rank = ptx::cluster_ctarank();
   const bool is_producer = rank < kProducers;
 
-  if (warp == kLoaderWarp && lane == 0) {
+  if (warp == kLoaderWarp && lane() == 0) {
     ptx::prefetch_tensor_map(is_producer ? &params.k_map : &params.v_map);
     if (is_producer) {
       init_producer_barriers(producer);
@@ -88,20 +103,20 @@ extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
     ptx::setmaxnreg_dec<kIoRegisters>();
     if (warp == kLoaderWarp) {
       if (is_producer) {
-        load_keys(params, producer, rank, lane);
+        load_keys(params, producer, rank, lane());
       } else {
-        load_values(params, consumer, rank - kProducers, lane);
+        load_values(params, consumer, rank - kProducers, lane());
       }
     } else if (warp == kSchedulerWarp) {
-      schedule(params, is_producer ? producer.queue : consumer.queue, ptx::clusterid_x(), ptx::nclusterid_x(),
-               lane);
+      schedule(schedule_rule(), params, is_producer ? producer.queue : consumer.queue, ptx::clusterid_x(),
+               ptx::nclusterid_x(), lane());
     }
   } else {
     ptx::setmaxnreg_inc<kMathRegisters>();
     if (is_producer) {
-      ProducerWarp(params, producer, rank, warp, lane).run();
+      ProducerWarp(params, producer, rank, warp, lane()).run();
     } else {
-      ConsumerWarp(params, consumer, rank - kProducers, warp, lane).run();
+      ConsumerWarp(params, consumer, rank - kProducers, warp, lane()).run();
     }
   }
 

@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Producer CTAs: S = Q K^T and the online softmax of every other tile, P and its row maxima and sums
+// Producer CTAs: S = Q K^T and the online softmax of every other tile, P and what it says of its rows
 // to both consumers.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "kernels/cluster/config.cuh"
-#include "kernels/cluster/work.cuh"
-#include "kernels/common/ptx.cuh"
+#include "kernels/common/pages.cuh"
+#include "kernels/common/ptx/cluster.cuh"
+#include "kernels/common/ptx/math.cuh"
+#include "kernels/common/ptx/mma.cuh"
+#include "kernels/common/ptx/tma.cuh"
+#include "kernels/common/scale.cuh"
 
 namespace mla::cluster {
 
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+// d = a * b + c
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                    const float (&c)[4]) {
   if constexpr (kBlockScaled) {
-    ptx::mma_e4m3_block_scaled(d, a, b0, b1);
+    ptx::mma_e4m3_block_scaled(d, a, b0, b1, c);
   } else {
-    ptx::mma_e4m3(d, a, b0, b1);
+    ptx::mma_e4m3(d, a, b0, b1, c);
   }
 }
 
 __device__ __forceinline__ void init_producer_barriers(ProducerSmem& smem) {
-  init_queue_barriers(smem.queue);
+  smem.queue.init_barriers();
   for (int i = 0; i < kKStages; ++i) {
     ptx::mbarrier_init(ptx::smem_addr(&smem.k_full[i]), 1);
     ptx::mbarrier_init(ptx::smem_addr(&smem.k_empty[i]), kMathWarps);
@@ -27,66 +35,66 @@ __device__ __forceinline__ void init_producer_barriers(ProducerSmem& smem) {
   for (int w = 0; w < kMathWarps; ++w) {
     const uint32_t bar = ptx::smem_addr(&smem.ring_full[w]);
     ptx::mbarrier_init(bar, 1);
-    ptx::mbarrier_arrive_expect_tx(bar, 16 * sizeof(float));  // always armed one message ahead
+    ptx::mbarrier_arrive_expect_tx(bar, kRingMessageBytes);  // always armed one message ahead
   }
   for (int i = 0; i < kPStages / kProducers; ++i) {
     ptx::mbarrier_init(ptx::smem_addr(&smem.p_empty[i]), kConsumers * kMathWarps);
   }
 }
 
-// One warp: lane c loads chunk c of each part.
+// One warp: lane c loads chunk c of each box.
 __device__ __forceinline__ void load_keys(const DecodeParams& params, ProducerSmem& smem, int rank,
                                           int lane) {
-  const int chunk_log2 = chunk_tokens_log2(params);
-  const int chunks = kTileTokens >> chunk_log2;
-  const uint32_t chunk_bytes = kKPart << chunk_log2;
-  uint32_t bad_pages = 0;
+  const int chunks = kTileTokens >> params.box_tokens_log2;
+  const uint32_t chunk_bytes = kKBox << params.box_tokens_log2;
+  uint32_t bad_chunks = 0;
   RingCursor<kKStages> k;
   int sequence = 0;
-  for (ItemReader items(smem.queue, lane); items.next();) {
+  for (Items items(smem.queue, lane); items.next();) {
     const Item item = items.item();
+    bad_chunks += beyond_table(params, item);
     // Tiles of this producer: those whose place in the cluster's whole sequence has its parity.
     int tile = item.first_tile + ((sequence ^ rank) & 1);
     sequence += item.last_tile - item.first_tile;
     Chunk ahead{-1, 0, false};
-    if (tile < item.last_tile && lane < chunks) ahead = load_chunk(params, item, tile, lane);
+    if (tile < item.last_tile && lane < chunks) ahead = load_chunk(params, item, tile * kTileTokens, lane);
     for (; tile < item.last_tile; tile += kProducers) {
       const Chunk chunk = ahead;
       // The page id of the next tile is fetched while this tile waits for room.
       if (tile + kProducers < item.last_tile && lane < chunks) {
-        ahead = load_chunk(params, item, tile + kProducers, lane);
+        ahead = load_chunk(params, item, (tile + kProducers) * kTileTokens, lane);
       }
       const uint32_t bad = __ballot_sync(0xffffffff, lane < chunks && chunk.bad);
-      bad_pages += __popc(bad);
-      for (int part = 0; part < kKParts; ++part) {
+      bad_chunks += __popc(bad);
+      for (int box = 0; box < kKBoxes; ++box) {
         const uint32_t full = ptx::smem_addr(&smem.k_full[k.stage]);
         ptx::mbarrier_wait(ptx::smem_addr(&smem.k_empty[k.stage]), k.phase ^ 1);
         ptx::fence_proxy_async();
         if (lane == 0) {
-          if (part == 0) smem.bad_chunks[k.stage] = bad;
-          ptx::mbarrier_arrive_expect_tx(full, kKPartBytes);
+          if (box == 0) smem.bad_chunks[k.stage] = bad;
+          ptx::mbarrier_arrive_expect_tx(full, kKBoxBytes);
         }
         __syncwarp();
         if (lane < chunks) {
           ptx::tma_load_3d(ptx::smem_addr(smem.k[k.stage]) + lane * chunk_bytes, &params.k_map, full,
-                           part * kKPart, chunk.row, chunk.page);
+                           box * kKBox, chunk.row, chunk.page);
         }
         k.advance();
       }
     }
   }
-  if (lane == 0 && bad_pages != 0 && params.bad_page_counter != 0) {
-    atomicAdd(reinterpret_cast<unsigned int*>(params.bad_page_counter), bad_pages);
-  }
+  if (lane == 0) count_bad(params, bad_chunks);
 }
 
 // A math warp owns 16 rows of Q, all of them in registers, and computes their scores against the
 // whole tile, so that a row never leaves its four lanes.
 //
 // The MMA sums over k in any order as long as A and B agree. Lane t of four takes the 16 bytes 16 t
-// ... 16 t + 15 of each 64-byte part, of Q as of K: one 128-bit load then holds the B fragments of
+// ... 16 t + 15 of each 64-byte box, of Q as of K: one 128-bit load then holds the B fragments of
 // two k32 steps.
 struct ProducerWarp {
+  using Reference = RowReference<float>;
+
   const DecodeParams& params;
   ProducerSmem& smem;
   const int rank;
@@ -96,32 +104,37 @@ struct ProducerWarp {
   const int quad;
   float scale_log2;  // scores in units of log2
 
-  uint32_t q[kKParts][2][4];  // A fragments of two k32 steps a part
+  uint32_t q[kKBoxes][2][4];  // A fragments of two k32 steps a box
   float s[8][4];              // scores of the tile: n8 tile, fragment
 
   __device__ __forceinline__ ProducerWarp(const DecodeParams& p, ProducerSmem& sm, int r, int w, int l)
-      : params(p), smem(sm), rank(r), warp(w), lane(l), row(w * 16 + l / 4), quad(l % 4) {
-    const float q_scale = p.q_scale_ptr != 0 ? *reinterpret_cast<const float*>(p.q_scale_ptr) : p.q_scale;
-    const float kv_scale = p.kv_scale_ptr != 0 ? *reinterpret_cast<const float*>(p.kv_scale_ptr) : p.kv_scale;
-    constexpr float kLog2E = 1.4426950408889634f;
-    scale_log2 = p.softmax_scale * q_scale * kv_scale * kLog2E;
-  }
+      : params(p),
+        smem(sm),
+        rank(r),
+        warp(w),
+        lane(l),
+        row(w * kFragmentRows + l / 4),
+        quad(l % 4),
+        scale_log2(load_score_scale(p)) {}
 
-  __device__ __forceinline__ void load_q(int64_t query) {
-    const uint8_t* base =
-        reinterpret_cast<const uint8_t*>(params.q) + query * params.heads * kHeadDimK + quad * 16;
+  // `second` (0 or 1) is which of the lane's two rows, here and below.
+  __device__ __forceinline__ void load_q(const Item& item) {
+    const int rows = rows_of(schedule_rule(), params, item);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = row + half * 8;
-      const bool inside = r < params.heads;
+    for (int second = 0; second < 2; ++second) {
+      const int r = row + second * 8;
+      const RowPlace place = place_of(params, item, r);
+      const uint8_t* base = reinterpret_cast<const uint8_t*>(params.q) +
+                            static_cast<int64_t>(item.first_query + place.token) * params.q_token_stride +
+                            static_cast<int64_t>(place.head) * params.q_head_stride + quad * 16;
 #pragma unroll
-      for (int part = 0; part < kKParts; ++part) {
+      for (int box = 0; box < kKBoxes; ++box) {
         uint4 v{0, 0, 0, 0};
-        if (inside) v = *reinterpret_cast<const uint4*>(base + r * kHeadDimK + part * kKPart);
-        q[part][0][half] = v.x;
-        q[part][0][2 + half] = v.y;
-        q[part][1][half] = v.z;
-        q[part][1][2 + half] = v.w;
+        if (r < rows) v = *reinterpret_cast<const uint4*>(base + box * kKBox);
+        q[box][0][second] = v.x;
+        q[box][0][2 + second] = v.y;
+        q[box][1][second] = v.z;
+        q[box][1][2 + second] = v.w;
       }
     }
   }
@@ -135,16 +148,16 @@ struct ProducerWarp {
     }
     uint32_t bad = 0;
 #pragma unroll
-    for (int part = 0; part < kKParts; ++part) {
+    for (int box = 0; box < kKBoxes; ++box) {
       ptx::mbarrier_wait(ptx::smem_addr(&smem.k_full[k.stage]), k.phase);
-      if (part == 0) bad = smem.bad_chunks[k.stage];
+      if (box == 0) bad = smem.bad_chunks[k.stage];
       uint32_t loaded = bad;
       const uint4* b = reinterpret_cast<const uint4*>(smem.k[k.stage]) + lane;
 #pragma unroll
       for (int n = 0; n < 8; ++n) {
         const uint4 v = b[n * 32];
-        mma(s[n], q[part][0], v.x, v.y);
-        mma(s[n], q[part][1], v.z, v.w);
+        mma(s[n], q[box][0], v.x, v.y, s[n]);
+        mma(s[n], q[box][1], v.z, v.w, s[n]);
         loaded |= v.w;
       }
       __syncwarp();
@@ -157,49 +170,69 @@ struct ProducerWarp {
   }
 
   // Scales the scores and gives hidden ones -inf. Scores are tile tokens 8 n + 2 quad + {0, 1}.
-  __device__ __forceinline__ void scale_and_mask(int visible_in_tile, uint32_t bad) {
+  __device__ __forceinline__ void scale_and_mask(const Item& item, int tile, uint32_t bad) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) s[n][i] *= scale_log2;
     }
-    if (visible_in_tile >= kTileTokens && bad == 0) return;
-    const int chunk_log2 = chunk_tokens_log2(params);
+    const int tile_begin = tile * kTileTokens;
+    if (item.visible_first - tile_begin >= kTileTokens && bad == 0) return;
+    int visible[2];  // tokens of the tile that each of the two rows sees
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      const RowPlace place = place_of(params, item, row + second * 8);
+      visible[second] = min(visible_to(params, item, place.token), item.visible) - tile_begin;
+    }
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int token = n * 8 + quad * 2 + e;
-        if (token >= visible_in_tile || ((bad >> (token >> chunk_log2)) & 1)) {
-          s[n][e] = -INFINITY;
-          s[n][2 + e] = -INFINITY;
-        }
+      for (int i = 0; i < 4; ++i) {
+        const int token = n * 8 + quad * 2 + i % 2;
+        if (token >= visible[i / 2] || ((bad >> (token >> params.box_tokens_log2)) & 1)) s[n][i] = -INFINITY;
       }
     }
   }
 
-  // Maximum over the tile of row (half 0) or row + 8 (half 1).
-  __device__ __forceinline__ float tile_max(int half) const {
-    float m = fmaxf(s[0][2 * half], s[0][2 * half + 1]);
+  // Maximum of one row's scores. NaN does not count.
+  __device__ __forceinline__ static float row_max(const float (&scores)[8][4], int second) {
+    float m = fmaxf(scores[0][2 * second], scores[0][2 * second + 1]);
 #pragma unroll
-    for (int n = 1; n < 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    for (int n = 1; n < 8; ++n) m = fmaxf(m, fmaxf(scores[n][2 * second], scores[n][2 * second + 1]));
     m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
     return fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+  }
+
+  // Leaves in `s` the scores of the first part (mla_softmax.h), and those of the second in `rest`.
+  __device__ __forceinline__ void split_scores(float (&rest)[8][4]) {
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      const float cut = row_max(s, second) - kFirstPart;
+#pragma unroll
+      for (int n = 0; n < 8; ++n) {
+#pragma unroll
+        for (int i = 2 * second; i < 2 * second + 2; ++i) {
+          const bool later = s[n][i] < cut;  // NaN is of the first part
+          rest[n][i] = later ? s[n][i] : -INFINITY;
+          if (later) s[n][i] = -INFINITY;
+        }
+      }
+    }
   }
 
   // P of one row as the A fragments of the consumers: word w holds tokens 16 w + 2 quad + {0, 1} and
   // 16 w + 8 + 2 quad + {0, 1}. Returns the row's sum of the quantised values (it
   // normalises the output, so that the scale and part of the rounding cancel) and of the exact ones
   // (for lse).
-  __device__ __forceinline__ float2 quantise(int half, float max, uint32_t (&words)[4]) const {
-    const float shift = kLog2PMax - (max == -INFINITY ? 0.f : max);
+  __device__ __forceinline__ float2 quantise(int second, float reference, uint32_t (&words)[4]) const {
+    const float shift = kLog2PMax - (reference == -INFINITY ? 0.f : reference);
     float2 sum{0.f, 0.f};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       uint16_t pair[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float* x = &s[2 * w + i][2 * half];
+        const float* x = &s[2 * w + i][2 * second];
         const float e0 = ptx::ex2(x[0] + shift), e1 = ptx::ex2(x[1] + shift);
         pair[i] = ptx::cvt_e4m3x2(e0, e1);
         const uint32_t quantised = ptx::cvt_f16x2_from_e4m3x2(pair[i]);
@@ -220,56 +253,79 @@ struct ProducerWarp {
   __device__ __forceinline__ void run() {
     const uint32_t ring_full = ptx::smem_addr(&smem.ring_full[warp]);
     const uint32_t other_ring_full = ptx::mapa(ring_full, rank ^ 1);
-    const uint32_t other_ring_max = ptx::mapa(ptx::smem_addr(&smem.ring_max[row]), rank ^ 1);
+    const uint32_t other_ring_reference = ptx::mapa(ptx::smem_addr(&smem.ring_reference[row]), rank ^ 1);
     RingCursor<kKStages> k;
     RingCursor<kPStages / kProducers> p;
     uint32_t ring_phase = 0;
     int sequence = 0;
-    for (ItemReader items(smem.queue, lane); items.next();) {
+    for (Items items(smem.queue, lane); items.next();) {
       const int first_tile = items.item().first_tile;
       int tile = first_tile + ((sequence ^ rank) & 1);
       const int next_sequence = sequence + items.item().last_tile - first_tile;
       sequence += tile - first_tile;
-      if (tile < items.item().last_tile) load_q(items.item().query);
+      if (tile < items.item().last_tile) load_q(items.item());
       for (; tile < items.item().last_tile; tile += kProducers, sequence += kProducers) {
         const uint32_t bad = scores(k);
-        scale_and_mask(items.item().visible - tile * kTileTokens, bad);
-        float max[2] = {tile_max(0), tile_max(1)};
-        float before[2] = {-INFINITY, -INFINITY};  // running maximum up to the tile before
+        scale_and_mask(items.item(), tile, bad);
+        // The first tile of a sequence goes in two parts: `second_part` are the scores that are left.
+        bool more = tile == 0;
+        float second_part[8][4];
+        if (more) split_scores(second_part);
 
-        // The running maximum goes round the two producers, one message a tile. Strictly in turn,
-        // also from one item to the next, so that one mailbox a warp is enough: the other producer
-        // writes the next message only after it has ours, and we send ours after reading.
+        // The reference goes round the two producers, one message a tile. Strictly in turn, also from
+        // one item to the next, so that one mailbox a warp is enough: the other producer writes the
+        // next message only after it has ours, and we send ours after reading.
+        Reference before[2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
         if (sequence > 0) {
           ptx::mbarrier_wait_cluster(ring_full, ring_phase);
           ring_phase ^= 1;
-          if (lane == 0) ptx::mbarrier_arrive_expect_tx(ring_full, 16 * sizeof(float));
+          if (lane == 0) ptx::mbarrier_arrive_expect_tx(ring_full, kRingMessageBytes);
           if (tile != first_tile) {
-            before[0] = smem.ring_max[row];
-            before[1] = smem.ring_max[row + 8];
-            max[0] = fmaxf(max[0], before[0]);
-            max[1] = fmaxf(max[1], before[1]);
+            before[0] = smem.ring_reference[row];
+            before[1] = smem.ring_reference[row + 8];
           }
           __syncwarp();
         }
-        if (quad == 0) {
-          ptx::st_async(other_ring_max, other_ring_full, max[0]);
-          ptx::st_async(other_ring_max + 8 * sizeof(float), other_ring_full, max[1]);
-        }
-
-        uint32_t words[2][4];
-        uint4 rows[2];
+        Reference now[2], last[2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float factor = before[half] == max[half] ? 1.f : ptx::ex2(before[half] - max[half]);
-          const float2 sum = quantise(half, max[half], words[half]);
-          rows[half] = uint4{__float_as_uint(factor), __float_as_uint(sum.x), __float_as_uint(sum.y),
-                             __float_as_uint(max[half])};
+        for (int second = 0; second < 2; ++second) {
+          now[second] = next_reference(before[second], row_max(s, second));
+          last[second] = now[second];
+          if (more) last[second] = next_reference(now[second], row_max(second_part, second));
+        }
+        if (quad == 0) {
+          ptx::st_async(other_ring_reference, other_ring_full, float2{last[0].value, last[0].most});
+          ptx::st_async(other_ring_reference + 8 * sizeof(Reference), other_ring_full,
+                        float2{last[1].value, last[1].most});
         }
 
-        ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage]), p.phase ^ 1);
-        send(kProducers * p.stage + rank, words, rows);
-        p.advance();
+        float from[2] = {before[0].value, before[1].value};
+        float to[2] = {now[0].value, now[1].value};
+        for (;; more = false) {
+          uint32_t words[2][4];
+          uint4 rows[2];
+#pragma unroll
+          for (int second = 0; second < 2; ++second) {
+            const float factor = from[second] == to[second] ? 1.f : ptx::ex2(from[second] - to[second]);
+            const float2 sum = quantise(second, to[second], words[second]);
+            rows[second] = uint4{__float_as_uint(factor), __float_as_uint(sum.x), __float_as_uint(sum.y),
+                                 __float_as_uint(to[second])};
+          }
+          ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage]), p.phase ^ 1);
+          send(kProducers * p.stage + rank, words, rows);
+          p.advance();
+          if (!more) break;
+#pragma unroll
+          for (int n = 0; n < 8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) s[n][i] = second_part[n][i];
+          }
+#pragma unroll
+          for (int second = 0; second < 2; ++second) {
+            from[second] = to[second];
+            to[second] = last[second].value;
+          }
+        }
       }
       sequence = next_sequence;
     }

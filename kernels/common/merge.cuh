@@ -59,8 +59,9 @@ struct SplitList {
   int32_t first_worker;
   int32_t splits;
   int32_t candidates;  // workers from the first to the last; splits where each has a piece
-  int32_t last_arriver;
+  int32_t unused;
   uint32_t has_piece[kMaxWorkers / 32];
+  int32_t last_arriver;  // not written with the list: warps that are behind may still read it
 
   // Executed by one warp.
   __device__ __forceinline__ void fill(const DecodeParams& params, const Line& line, const Item& item,
@@ -85,6 +86,7 @@ struct SplitList {
       first_worker = first;
       candidates = last - first + 1;
       splits = count;
+      unused = 0;  // the compiler reads it together with its neighbours
     }
   }
 

@@ -172,10 +172,10 @@ MLA_HD constexpr uint64_t align_up(uint64_t bytes, uint64_t alignment) {
 // Of the first `n` positions of a sequence (n >= 0), those that the pool of this rank holds.
 MLA_HD constexpr int32_t local_tokens(int32_t n, int32_t rank, int32_t size, int32_t interleave) {
   if (size <= 1) return n;
-  const int64_t round = static_cast<int64_t>(interleave) * size;
-  const int64_t full = n / round * interleave;
-  const int64_t rest = n % round - static_cast<int64_t>(rank) * interleave;
-  return static_cast<int32_t>(full + (rest < 0 ? 0 : rest > interleave ? interleave : rest));
+  const int32_t block = n / interleave;
+  const int32_t position = block % size;  // of the rank that holds the block which n ends in
+  const int32_t rest = rank < position ? interleave : rank == position ? n % interleave : 0;
+  return block / size * interleave + rest;
 }
 
 // Positions (over all ranks) that query token t of `count` sees: any negative seq_len is empty.

@@ -11,7 +11,7 @@
 namespace mla {
 
 // This worker's piece of one item.
-struct alignas(16) Item {
+struct Item {
   int32_t request;      // < 0: there is no further item
   int32_t first_query;  // the request's first query token: a row of q, out and lse
   int32_t count;        // query tokens of the request
@@ -23,7 +23,6 @@ struct alignas(16) Item {
   int32_t first_tile;     // the piece
   int32_t last_tile;      // exclusive
   int32_t tiles;          // of the whole item; 0: nothing to read, its rows are to be written
-  int32_t unused;
 
   __device__ __forceinline__ bool whole() const { return first_tile == 0 && last_tile == tiles; }
 };
@@ -112,6 +111,7 @@ __device__ __forceinline__ Share find_share(const ScheduleRule& rule, const Deco
   const int first = min(lane * per_lane, params.batch);
   const int last = min(first + per_lane, params.batch);
   int units = 0;
+#pragma unroll 1
   for (int b = first; b < last; ++b) units += request_units(rule, params, load_request(params, b), capacity);
   int inclusive = units;
   for (int d = 1; d < 32; d *= 2) {
@@ -168,10 +168,11 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
   const int32_t max_splits = workspace_ready(params) ? params.max_splits : 1;
   if (lane == 0) queue.line = share.line;
   RingCursor<Queue::kStages> cursor;
-  const auto put = [&](const Item& item) {
+  // `fill` writes the item, in one lane; its values are worked out there, not kept in registers.
+  const auto put = [&](const auto& fill) {
     ptx::mbarrier_wait(ptx::smem_addr(&queue.empty[cursor.stage]), cursor.phase ^ 1);
     if (lane == 0) {
-      queue.items[cursor.stage] = item;
+      fill(queue.items[cursor.stage]);
       ptx::mbarrier_arrive(ptx::smem_addr(&queue.full[cursor.stage]));
     }
     __syncwarp();
@@ -179,30 +180,36 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
   };
   int32_t item_begin = share.item_begin;
   int32_t row_tile = share.row_tile;
+#pragma unroll 1
   for (int b = share.request; b < params.batch && item_begin < share.end; ++b, row_tile = 0) {
     const Request request = load_request(params, b);
     const int32_t count = row_tiles(rule, request.count, params.heads);
+#pragma unroll 1
     for (; row_tile < count && item_begin < share.end; ++row_tile) {
-      Item item{};
-      item.request = b;
-      item.first_query = request.first_query;
-      item.count = request.count;
-      item.seq_len = request.seq_len;
-      item.first_row = row_tile * rule.rows;
-      item.visible_first = visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
-      item.visible = item_visible(rule, params, request, row_tile);
-      item.item_begin = item_begin;
-      item.tiles = item_tiles(rule, item.visible, capacity);
-      const int32_t granularity = split_granularity(item.tiles, max_splits);
-      item.first_tile = cut_tile(share.begin - item_begin, item.tiles, granularity);
-      item.last_tile = cut_tile(share.end - item_begin, item.tiles, granularity);
-      if (item.tiles == 0 ? item_begin >= share.begin : item.first_tile < item.last_tile) put(item);
-      item_begin += item_units(rule, item.tiles);
+      const int32_t visible = item_visible(rule, params, request, row_tile);
+      const int32_t tiles = item_tiles(rule, visible, capacity);
+      const int32_t granularity = split_granularity(tiles, max_splits);
+      const int32_t first_tile = cut_tile(share.begin - item_begin, tiles, granularity);
+      const int32_t last_tile = cut_tile(share.end - item_begin, tiles, granularity);
+      if (tiles == 0 ? item_begin >= share.begin : first_tile < last_tile) {
+        put([&](Item& item) {
+          item.request = b;
+          item.first_query = request.first_query;
+          item.count = request.count;
+          item.seq_len = request.seq_len;
+          item.first_row = row_tile * rule.rows;
+          item.visible_first = visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
+          item.visible = visible;
+          item.item_begin = item_begin;
+          item.first_tile = first_tile;
+          item.last_tile = last_tile;
+          item.tiles = tiles;
+        });
+      }
+      item_begin += item_units(rule, tiles);
     }
   }
-  Item end{};
-  end.request = -1;
-  put(end);
+  put([](Item& item) { item.request = -1; });
 }
 
 // ---- rows --------------------------------------------------------------------------------------

@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "kernels/common/mla_params.h"
 #include "loader/include/mla_loader.h"
@@ -14,6 +17,8 @@
 #include "loader/src/error.h"
 #include "loader/src/launch.h"
 #include "loader/src/prepare.h"
+#include "loader/src/words.h"
+#include "loader/src/workspace.h"
 
 namespace mla::loader {
 namespace {
@@ -31,28 +36,55 @@ struct Abi;
     static constexpr uint32_t kFirstBytes = first_bytes; \
     static_assert(sizeof(type) >= first_bytes);          \
   }
-MLA_ABI(mla_open_options, 16);
+MLA_ABI(mla_open_options, 32);
 MLA_ABI(mla_bundle_info, 72);
-MLA_ABI(mla_kernel_info, 120);
-MLA_ABI(mla_problem, 56);
-MLA_ABI(mla_prepare_options, 16);
+MLA_ABI(mla_kernel_info, 176);
+MLA_ABI(mla_problem, 104);
+MLA_ABI(mla_prepare_options, 32);
 MLA_ABI(mla_prepared_info, 48);
-MLA_ABI(mla_launch_args, 192);
+MLA_ABI(mla_workspace_query, 48);
+MLA_ABI(mla_launch_args, 304);
+MLA_ABI(mla_merge_args, 152);
 #undef MLA_ABI
 
+// `function` sets the buffer once it has read the caller's struct.
 template <typename Function>
 mla_status guarded(Function&& function) noexcept {
+  ErrorBuffer buffer;
   try {
-    const Error error = function();
-    return error.ok() ? MLA_SUCCESS : set_last_error(error);
+    const Error error = function(buffer);
+    return error.ok() ? MLA_SUCCESS : set_last_error(error, buffer);
   } catch (const std::bad_alloc&) {
-    return set_last_error(MLA_ERROR_OUT_OF_MEMORY, "out of host memory");
+    return set_last_error(MLA_ERROR_OUT_OF_MEMORY, "out of host memory", buffer);
   } catch (...) {
-    return set_last_error(MLA_ERROR_INTERNAL, "an unexpected exception within mla_loader");
+    return set_last_error(MLA_ERROR_INTERNAL, "an unexpected exception within mla_loader", buffer);
   }
 }
 
+// The bundles that are open, so that closing one twice is found out. Never freed, for a program may
+// close a bundle while it exits.
+struct OpenBundles {
+  std::mutex mutex;
+  std::set<const mla_bundle*> set;
+};
+OpenBundles& open_bundles() {
+  static OpenBundles* const bundles = new OpenBundles;
+  return *bundles;
+}
+
 Error null_argument(const char* name) { return invalid_argument(name, " is null"); }
+
+Error check_handle(const mla_bundle* bundle) {
+  if (bundle == nullptr) return null_argument("bundle");
+  if (bundle->magic == kBundleMagic) return {};
+  return invalid_argument("bundle is not an open bundle (was it closed?)");
+}
+
+Error check_handle(const mla_kernel* kernel) {
+  if (kernel == nullptr) return null_argument("kernel");
+  if (kernel->magic == kKernelMagic) return {};
+  return invalid_argument("kernel is not a prepared kernel (was its bundle closed?)");
+}
 
 template <typename T>
 Error check_struct_size(const char* name, uint32_t size) {
@@ -96,17 +128,26 @@ Error check_output(const char* name, const T* out) {
   return check_struct_size<T>(name, out->struct_size);
 }
 
+// The same, and where its caller wants the sentence of a failure.
+template <typename T>
+Error read_struct(const char* name, const T* in, T* out, ErrorBuffer* buffer) {
+  Error error = read_struct(name, in, out);
+  if (error.ok()) *buffer = {out->error, out->error_size};
+  return error;
+}
+
 // Options that may be null.
 template <typename T>
-Error read_options(const T* in, T* out) {
+Error read_options(const char* name, const T* in, T* out, ErrorBuffer* buffer) {
   std::memset(out, 0, sizeof(T));
-  return in == nullptr ? Error() : read_struct("options", in, out);
+  return in == nullptr ? Error() : read_struct(name, in, out, buffer);
 }
 
 }  // namespace
 }  // namespace mla::loader
 
 using mla::loader::Error;
+using mla::loader::ErrorBuffer;
 using mla::loader::guarded;
 
 extern "C" {
@@ -144,35 +185,48 @@ mla_status mla_last_error_copy(char* buffer, uint64_t size, uint64_t* needed) {
 uint32_t mla_version(void) { return MLA_VERSION; }
 const char* mla_version_string(void) { return MLA_VERSION_STRING; }
 
+#define MLA_CHECK(call) \
+  if (Error error = call; !error.ok()) return error
+
 mla_status mla_bundle_open(const char* path, const mla_open_options* options, mla_bundle** bundle) {
-  return guarded([&]() -> Error {
+  return guarded([&](ErrorBuffer& buffer) -> Error {
     if (bundle == nullptr) return mla::loader::null_argument("bundle");
     mla_open_options known;
-    if (Error error = mla::loader::read_options(options, &known); !error.ok()) return error;
+    MLA_CHECK(mla::loader::read_options("options", options, &known, &buffer));
     std::unique_ptr<mla_bundle> opened;
-    if (Error error = mla::loader::open_bundle(path, known, &opened); !error.ok()) return error;
+    MLA_CHECK(mla::loader::open_bundle(path, known, &opened));
+    mla::loader::OpenBundles& open = mla::loader::open_bundles();
+    const std::lock_guard lock(open.mutex);
+    open.set.insert(opened.get());
     *bundle = opened.release();
     return {};
   });
 }
 
 mla_status mla_bundle_close(mla_bundle* bundle) {
-  return guarded([&]() -> Error {
+  return guarded([&](ErrorBuffer&) -> Error {
     if (bundle == nullptr) return {};
+    {
+      mla::loader::OpenBundles& open = mla::loader::open_bundles();
+      const std::lock_guard lock(open.mutex);
+      if (open.set.erase(bundle) == 0) {
+        return mla::loader::invalid_argument("bundle is not an open bundle (was it closed already?)");
+      }
+    }
     const std::unique_ptr<mla_bundle> owned(bundle);
     return mla::loader::unload(bundle);
   });
 }
 
 mla_status mla_bundle_get_info(const mla_bundle* bundle, mla_bundle_info* info) {
-  return guarded([&]() -> Error {
-    if (bundle == nullptr) return mla::loader::null_argument("bundle");
-    if (Error error = mla::loader::check_output("info", info); !error.ok()) return error;
+  return guarded([&](ErrorBuffer&) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
+    MLA_CHECK(mla::loader::check_output("info", info));
     mla_bundle_info filled = MLA_BUNDLE_INFO_INIT;
     filled.kernel_count = static_cast<uint32_t>(bundle->manifest.kernels.size());
-    filled.params_version = bundle->manifest.params_version;
     filled.format_major = bundle->manifest.format_major;
     filled.format_minor = bundle->manifest.format_minor;
+    filled.workspace_zeroed_bytes = bundle->workspace.zeroed_bytes;
     filled.name = bundle->manifest.name.c_str();
     filled.version = bundle->manifest.version.c_str();
     filled.toolkit = bundle->manifest.toolkit.c_str();
@@ -185,14 +239,15 @@ mla_status mla_bundle_get_info(const mla_bundle* bundle, mla_bundle_info* info) 
 }
 
 mla_status mla_bundle_get_kernel(const mla_bundle* bundle, uint32_t index, mla_kernel_info* info) {
-  return guarded([&]() -> Error {
-    if (bundle == nullptr) return mla::loader::null_argument("bundle");
-    if (Error error = mla::loader::check_output("info", info); !error.ok()) return error;
+  return guarded([&](ErrorBuffer&) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
+    MLA_CHECK(mla::loader::check_output("info", info));
     if (index >= bundle->manifest.kernels.size()) {
       return mla::loader::invalid_argument("index is ", index, "; the bundle has ",
                                            bundle->manifest.kernels.size(), " kernels");
     }
     const mla::manifest::Kernel& kernel = bundle->manifest.kernels[index];
+    const mla::cubin::Facts& facts = kernel.facts;
     const auto i32 = [](uint32_t value) { return static_cast<int32_t>(value); };
     mla_kernel_info filled = MLA_KERNEL_INFO_INIT;
     filled.sm = kernel.target.sm;
@@ -201,36 +256,48 @@ mla_status mla_bundle_get_kernel(const mla_bundle* bundle, uint32_t index, mla_k
     filled.symbol = kernel.symbol.c_str();
     filled.target = bundle->target_names[index].c_str();
     filled.min_driver = kernel.min_driver.c_str();
-    filled.family = i32(kernel.config.family);
-    filled.mma = i32(kernel.config.mma);
-    filled.q_dtype = i32(kernel.config.q_dtype);
-    filled.kv_dtype = i32(kernel.config.kv_dtype);
-    filled.out_dtype = i32(kernel.config.out_dtype);
-    filled.rows = i32(kernel.config.rows);
-    filled.head_dim_k = i32(kernel.config.head_dim_k);
-    filled.head_dim_v = i32(kernel.config.head_dim_v);
-    filled.page_size_min = i32(kernel.config.page_size_min);
-    filled.page_size_max = i32(kernel.config.page_size_max);
-    filled.features = kernel.config.features;
-    filled.threads = i32(kernel.launch.threads);
-    filled.cluster_size = i32(kernel.launch.cluster_size);
+    filled.unusable = bundle->unusable[index].c_str();
+    filled.params_struct = mla::loader::static_word_name(mla::loader::kParamsStructs, facts.params_struct);
+    filled.params_version = facts.params_version;
+    filled.features = facts.features;
+    filled.kind = i32(facts.kind);
+    filled.family = i32(facts.family);
+    filled.mma = i32(facts.mma);
+    filled.arithmetic = i32(facts.arithmetic);
+    filled.cache_layout = i32(facts.cache_layout);
+    filled.q_dtype = i32(facts.q_dtype);
+    filled.kv_dtype = i32(facts.kv_dtype);
+    filled.partial_dtype = i32(facts.partial_dtype);
+    filled.out_dtype = i32(facts.out_dtype);
+    filled.rows = i32(facts.rows);
+    filled.head_dim_k = i32(facts.head_dim_k);
+    filled.head_dim_v = i32(facts.head_dim_v);
+    filled.tile_tokens = i32(facts.tile_tokens);
+    filled.page_size_multiple = i32(facts.page_size_multiple);
+    filled.page_size_max = i32(facts.page_size_max);
+    filled.threads = i32(facts.threads);
+    filled.cluster_size = i32(facts.cluster_size);
     filled.registers = i32(kernel.resources.registers);
-    filled.dynamic_smem = i32(kernel.launch.dynamic_smem);
+    filled.dynamic_smem = i32(facts.dynamic_smem);
+    filled.static_smem = i32(kernel.resources.static_smem);
     filled.spill_bytes = i32(kernel.resources.spill_bytes);  // kSpillUnknown becomes -1
-    filled.priority = kernel.priority;
+    filled.stack_bytes = i32(kernel.resources.stack_bytes);
+    filled.priority = facts.priority;
+    filled.tile_cost = i32(facts.tile_cost);
+    filled.max_workers = i32(facts.max_workers);
     mla::loader::write_struct(filled, info);
     return {};
   });
 }
 
 mla_status mla_select(const mla_bundle* bundle, const mla_problem* problem, uint32_t* kernel_index) {
-  return guarded([&]() -> Error {
-    if (bundle == nullptr) return mla::loader::null_argument("bundle");
+  return guarded([&](ErrorBuffer& buffer) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
     if (kernel_index == nullptr) return mla::loader::null_argument("kernel_index");
     mla_problem known;
-    if (Error error = mla::loader::read_struct("problem", problem, &known); !error.ok()) return error;
-    if (Error error = mla::loader::check_problem(known); !error.ok()) return error;
-    if (Error error = mla::loader::check_compute_capability(known); !error.ok()) return error;
+    MLA_CHECK(mla::loader::read_struct("problem", problem, &known, &buffer));
+    MLA_CHECK(mla::loader::check_problem(&known));
+    MLA_CHECK(mla::loader::check_compute_capability(known));
     if (bundle->selector.best(known, kernel_index)) return {};
     return {MLA_ERROR_NO_KERNEL,
             mla::loader::text("no kernel for compute capability ", known.cc_major, ".", known.cc_minor,
@@ -240,12 +307,12 @@ mla_status mla_select(const mla_bundle* bundle, const mla_problem* problem, uint
 
 mla_status mla_select_explain(const mla_bundle* bundle, const mla_problem* problem, char* buffer,
                               uint64_t size, uint64_t* needed) {
-  return guarded([&]() -> Error {
-    if (bundle == nullptr) return mla::loader::null_argument("bundle");
+  return guarded([&](ErrorBuffer& error_buffer) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
     mla_problem known;
-    if (Error error = mla::loader::read_struct("problem", problem, &known); !error.ok()) return error;
-    if (Error error = mla::loader::check_problem(known); !error.ok()) return error;
-    if (Error error = mla::loader::check_compute_capability(known); !error.ok()) return error;
+    MLA_CHECK(mla::loader::read_struct("problem", problem, &known, &error_buffer));
+    MLA_CHECK(mla::loader::check_problem(&known));
+    MLA_CHECK(mla::loader::check_compute_capability(known));
     mla::loader::copy_out(bundle->selector.explain(known), buffer, size, needed);
     return {};
   });
@@ -253,32 +320,33 @@ mla_status mla_select_explain(const mla_bundle* bundle, const mla_problem* probl
 
 mla_status mla_prepare(mla_bundle* bundle, const mla_problem* problem, const mla_prepare_options* options,
                        mla_kernel** kernel) {
-  return guarded([&]() -> Error {
-    if (bundle == nullptr) return mla::loader::null_argument("bundle");
+  return guarded([&](ErrorBuffer& buffer) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
     if (kernel == nullptr) return mla::loader::null_argument("kernel");
     mla_problem known;
     mla_prepare_options known_options;
-    if (Error error = mla::loader::read_struct("problem", problem, &known); !error.ok()) return error;
-    if (Error error = mla::loader::read_options(options, &known_options); !error.ok()) return error;
+    MLA_CHECK(mla::loader::read_options("options", options, &known_options, &buffer));
+    MLA_CHECK(mla::loader::read_struct("problem", problem, &known));
+    if (buffer.text == nullptr) buffer = {known.error, known.error_size};
     return mla::loader::prepare(bundle, known, known_options, kernel);
   });
 }
 
 mla_status mla_prepare_index(mla_bundle* bundle, uint32_t index, const mla_prepare_options* options,
                              mla_kernel** kernel) {
-  return guarded([&]() -> Error {
-    if (bundle == nullptr) return mla::loader::null_argument("bundle");
+  return guarded([&](ErrorBuffer& buffer) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
     if (kernel == nullptr) return mla::loader::null_argument("kernel");
     mla_prepare_options known_options;
-    if (Error error = mla::loader::read_options(options, &known_options); !error.ok()) return error;
+    MLA_CHECK(mla::loader::read_options("options", options, &known_options, &buffer));
     return mla::loader::prepare_index(bundle, index, known_options, kernel);
   });
 }
 
 mla_status mla_kernel_get_info(const mla_kernel* kernel, mla_prepared_info* info) {
-  return guarded([&]() -> Error {
-    if (kernel == nullptr) return mla::loader::null_argument("kernel");
-    if (Error error = mla::loader::check_output("info", info); !error.ok()) return error;
+  return guarded([&](ErrorBuffer&) -> Error {
+    MLA_CHECK(mla::loader::check_handle(kernel));
+    MLA_CHECK(mla::loader::check_output("info", info));
     mla_prepared_info filled = MLA_PREPARED_INFO_INIT;
     filled.kernel_index = kernel->index;
     filled.device = kernel->device;
@@ -293,19 +361,48 @@ mla_status mla_kernel_get_info(const mla_kernel* kernel, mla_prepared_info* info
   });
 }
 
-mla_status mla_workspace_init(const mla_kernel* kernel, uint64_t workspace, uint64_t workspace_bytes,
+mla_status mla_workspace_bytes(const mla_bundle* bundle, const mla_workspace_query* query, uint64_t* bytes) {
+  return guarded([&](ErrorBuffer& buffer) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
+    if (bytes == nullptr) return mla::loader::null_argument("bytes");
+    mla_workspace_query known;
+    MLA_CHECK(mla::loader::read_options("query", query, &known, &buffer));
+    if ((known.problems == nullptr) != (known.problem_count == 0)) {
+      return mla::loader::invalid_argument("query.problem_count is ", known.problem_count,
+                                           " and query.problems is ",
+                                           known.problems == nullptr ? "null" : "not null");
+    }
+    std::vector<mla_problem> problems(known.problem_count);
+    for (size_t i = 0; i < problems.size(); ++i) {
+      const std::string name = mla::loader::text("query.problems[", i, "]");
+      MLA_CHECK(mla::loader::read_struct(name.c_str(), known.problems[i], &problems[i]));
+    }
+    return mla::loader::query_workspace(*bundle, known, problems, bytes);
+  });
+}
+
+mla_status mla_workspace_init(const mla_bundle* bundle, uint64_t workspace, uint64_t workspace_bytes,
                               void* stream) {
-  return guarded([&]() -> Error {
-    if (kernel == nullptr) return mla::loader::null_argument("kernel");
-    return mla::loader::init_workspace(*kernel, workspace, workspace_bytes, stream);
+  return guarded([&](ErrorBuffer&) -> Error {
+    MLA_CHECK(mla::loader::check_handle(bundle));
+    return mla::loader::init_workspace(*bundle, workspace, workspace_bytes, stream);
   });
 }
 
 mla_status mla_launch(const mla_kernel* kernel, const mla_launch_args* args, void* stream) {
-  return guarded([&]() -> Error {
-    if (kernel == nullptr) return mla::loader::null_argument("kernel");
+  return guarded([&](ErrorBuffer& buffer) -> Error {
+    MLA_CHECK(mla::loader::check_handle(kernel));
     mla_launch_args known;
-    if (Error error = mla::loader::read_struct("args", args, &known); !error.ok()) return error;
+    MLA_CHECK(mla::loader::read_struct("args", args, &known, &buffer));
+    return mla::loader::launch(*kernel, known, stream);
+  });
+}
+
+mla_status mla_merge_launch(const mla_kernel* kernel, const mla_merge_args* args, void* stream) {
+  return guarded([&](ErrorBuffer& buffer) -> Error {
+    MLA_CHECK(mla::loader::check_handle(kernel));
+    mla_merge_args known;
+    MLA_CHECK(mla::loader::read_struct("args", args, &known, &buffer));
     return mla::loader::launch(*kernel, known, stream);
   });
 }

@@ -15,17 +15,20 @@
 #include "kernels/common/mla_params.h"
 #include "loader/src/prepare.h"
 #include "manifest/cubin.h"
+#include "manifest/json.h"
 #include "manifest/sha256.h"
 
 mla_bundle::mla_bundle() = default;
-mla_bundle::~mla_bundle() = default;
+mla_bundle::~mla_bundle() {
+  // Volatile: the compiler would leave out a store to what is gone afterwards.
+  *const_cast<volatile uint64_t*>(&magic) = 0;
+}
 
 namespace mla::loader {
 namespace {
 
 constexpr const char* kPathVariable = "MLA_BUNDLE_PATH";
 constexpr const char* kDefaultFolder = "mla_bundle";
-constexpr uint64_t kMaxManifestBytes = 64u << 20;
 
 // Files are checked by several threads when there is this much to hash.
 constexpr uint64_t kParallelBytes = 4u << 20;
@@ -68,23 +71,23 @@ bool same_digest(std::string_view a, std::string_view b) {
 
 std::string pointer(uint32_t index, const char* field) { return text("/kernels/", index, "/", field); }
 
-Error check_size(const mla_bundle& bundle, uint32_t index) {
+Error check_size(const mla_bundle& bundle, const files::Folder& folder, uint32_t index) {
   const manifest::Kernel& kernel = bundle.manifest.kernels[index];
   uint64_t bytes = 0;
-  if (Error error = from_status(bundle.folder.size(kernel.file, &bytes)); !error.ok()) return error;
+  if (Error error = from_status(folder.size(kernel.file, &bytes)); !error.ok()) return error;
   if (bytes == kernel.size) return {};
   return {MLA_ERROR_INVALID_BUNDLE,
-          text(bundle.folder.path_of(kernel.file), ": has ", bytes, " bytes; ", manifest::kManifestFile,
-               " says ", kernel.size, " at ", pointer(index, "size"))};
+          text(folder.path_of(kernel.file), ": has ", bytes, " bytes; ", manifest::kManifestFile, " says ",
+               kernel.size, " at ", pointer(index, "size"))};
 }
 
 // As read_cubin, into a buffer that is used again.
-Error read_checked(const mla_bundle& bundle, uint32_t index, std::vector<std::byte>* image) {
+Error read_checked(const mla_bundle& bundle, const files::Folder& folder, uint32_t index,
+                   std::vector<std::byte>* image) {
   const manifest::Kernel& kernel = bundle.manifest.kernels[index];
-  if (Error error = check_size(bundle, index); !error.ok()) return error;
-  if (Error error = from_status(bundle.folder.read(kernel.file, kernel.size, image)); !error.ok())
-    return error;
-  const std::string path = bundle.folder.path_of(kernel.file);
+  if (Error error = check_size(bundle, folder, index); !error.ok()) return error;
+  if (Error error = from_status(folder.read(kernel.file, kernel.size, image)); !error.ok()) return error;
+  const std::string path = folder.path_of(kernel.file);
   const std::span<const std::byte> bytes = *image;
   if (const std::string found = sha256_hex(bytes); found != kernel.sha256) {
     return {MLA_ERROR_INVALID_BUNDLE, text(path, ": has sha256 ", found, "; ", manifest::kManifestFile,
@@ -110,7 +113,7 @@ Error check_files(const mla_bundle& bundle) {
     try {
       std::vector<std::byte> image;
       for (uint32_t i = next++; i < count && i < first_bad; i = next++) {
-        Error error = read_checked(bundle, i, &image);
+        Error error = read_checked(bundle, bundle.folder, i, &image);
         if (error.ok()) continue;
         const std::lock_guard lock(mutex);
         if (i < first_bad) {
@@ -126,11 +129,13 @@ Error check_files(const mla_bundle& bundle) {
   std::vector<std::thread> threads;
   if (total >= kParallelBytes) {
     const unsigned wanted = std::min({std::thread::hardware_concurrency(), kMaxThreads, count});
-    threads.reserve(wanted);
     try {
+      threads.reserve(wanted);
       while (threads.size() + 1 < wanted) threads.emplace_back(work);
     } catch (const std::system_error&) {
       // No more threads to be had: those that run and this one do the work.
+    } catch (const std::bad_alloc&) {
+      // Nor memory for one.
     }
   }
   work();
@@ -141,7 +146,8 @@ Error check_files(const mla_bundle& bundle) {
 
 Error read_manifest(const mla_open_options& options, mla_bundle* bundle) {
   std::vector<std::byte> bytes;
-  if (Error error = from_status(bundle->folder.read(manifest::kManifestFile, kMaxManifestBytes, &bytes));
+  if (Error error =
+          from_status(bundle->folder.read(manifest::kManifestFile, manifest::kMaxManifestBytes, &bytes));
       !error.ok()) {
     return error;
   }
@@ -152,23 +158,29 @@ Error read_manifest(const mla_open_options& options, mla_bundle* bundle) {
                                            "; options.manifest_sha256 is ", options.manifest_sha256)};
   }
   const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (Error error =
-          from_status(manifest::parse(content, file, &bundle->manifest, manifest::UnknownWords::kKeep));
-      !error.ok())
-    return error;
-  if (bundle->manifest.params_version != kParamsVersion) {
-    return {MLA_ERROR_INVALID_BUNDLE,
-            text(file, ": /params_version: is ", bundle->manifest.params_version, "; this library (",
-                 MLA_VERSION_STRING, ") passes version ", kParamsVersion,
-                 ": use a bundle and a library of the same release")};
-  }
-  return {};
+  return from_status(manifest::parse(content, file, &bundle->manifest));
 }
 
 }  // namespace
 
 Error read_cubin(const mla_bundle& bundle, uint32_t index, std::vector<std::byte>* image) {
-  return read_checked(bundle, index, image);
+  Error error = read_checked(bundle, bundle.folder, index, image);
+  if (error.ok()) return error;
+  // The folder that was opened may be gone, and another in its place: a bundle that was built again or
+  // copied anew. It serves as well if it is the same bundle.
+  files::Folder folder;
+  std::vector<std::byte> manifest;
+  if (!files::Folder::open(bundle.path, &folder).ok() ||
+      !folder.read(manifest::kManifestFile, manifest::kMaxManifestBytes, &manifest).ok()) {
+    return error;
+  }
+  if (const std::string found = sha256_hex(manifest); found != bundle.manifest_sha256) {
+    return {MLA_ERROR_INVALID_BUNDLE,
+            text(folder.path_of(manifest::kManifestFile), ": has sha256 ", found, ", and ",
+                 bundle.manifest_sha256,
+                 " when the bundle was opened: it was replaced by another bundle since; open it again")};
+  }
+  return read_checked(bundle, folder, index, image);
 }
 
 Error open_bundle(const char* path, const mla_open_options& options, std::unique_ptr<mla_bundle>* out) {
@@ -177,8 +189,8 @@ Error open_bundle(const char* path, const mla_open_options& options, std::unique
                             "; allowed: 0, MLA_OPEN_SKIP_HASH (0x1)");
   }
   if (options.manifest_sha256 != nullptr && !is_hex_digest(options.manifest_sha256)) {
-    return invalid_argument("options.manifest_sha256 is \"", options.manifest_sha256,
-                            "\"; must be 64 hex digits, or null for any manifest");
+    return invalid_argument("options.manifest_sha256 is ", json::quote(options.manifest_sha256),
+                            "; must be 64 hex digits, or null for any manifest");
   }
   auto bundle = std::make_unique<mla_bundle>();
   std::string origin;
@@ -207,13 +219,15 @@ Error open_bundle(const char* path, const mla_open_options& options, std::unique
     bundle->unusable.push_back(unusable_reason(kernel));
   }
   bundle->selector = Selector(bundle->manifest.kernels, bundle->unusable);
+  bundle->workspace = workspace_layout(kernels, bundle->unusable);
   bundle->loaded = std::make_unique<LoadedKernel[]>(kernels.size());
 
   if ((options.flags & MLA_OPEN_SKIP_HASH) == 0) {
     if (Error error = check_files(*bundle); !error.ok()) return with_origin(std::move(error), origin);
   } else {
     for (uint32_t i = 0; i < kernels.size(); ++i) {
-      if (Error error = check_size(*bundle, i); !error.ok()) return with_origin(std::move(error), origin);
+      if (Error error = check_size(*bundle, bundle->folder, i); !error.ok())
+        return with_origin(std::move(error), origin);
     }
   }
   *out = std::move(bundle);

@@ -14,10 +14,15 @@
 #include "loader/src/cuda_abi.h"
 #include "loader/src/error.h"
 #include "loader/src/select.h"
+#include "loader/src/workspace.h"
 #include "manifest/files.h"
 #include "manifest/manifest.h"
 
 namespace mla::loader {
+
+// What a handle begins with while it is one: "MLABUNDL", "MLAKERNL".
+inline constexpr uint64_t kBundleMagic = 0x4c444e5542414c4d;
+inline constexpr uint64_t kKernelMagic = 0x4c4e52454b414c4d;
 
 // The driver's side of one kernel of a bundle. The mutex is held while a kernel is prepared, never
 // on the way of a launch.
@@ -37,6 +42,8 @@ struct LoadedKernel {
 }  // namespace mla::loader
 
 struct mla_bundle {
+  uint64_t magic = mla::loader::kBundleMagic;
+
   // Out of line, for mla_kernel is complete there.
   mla_bundle();
   ~mla_bundle();
@@ -50,6 +57,7 @@ struct mla_bundle {
   std::vector<std::string> target_names;  // "sm_120f", a kernel each
   std::vector<std::string> unusable;      // why a kernel cannot be launched, "" if it can
   mla::loader::Selector selector;
+  mla::loader::WorkspaceLayout workspace;
   std::unique_ptr<mla::loader::LoadedKernel[]> loaded;  // a kernel each
 };
 

@@ -37,9 +37,13 @@ inline const Stream kStreamPerThread = reinterpret_cast<Stream>(2);
 // CUdevice_attribute
 inline constexpr int kDeviceMaxThreadsPerBlock = 1;
 inline constexpr int kDeviceMultiprocessorCount = 16;
+inline constexpr int kDeviceMaxThreadsPerMultiprocessor = 39;
 inline constexpr int kDeviceComputeCapabilityMajor = 75;
 inline constexpr int kDeviceComputeCapabilityMinor = 76;
+inline constexpr int kDeviceMaxSharedMemoryPerMultiprocessor = 81;
+inline constexpr int kDeviceMaxRegistersPerMultiprocessor = 82;
 inline constexpr int kDeviceMaxSharedMemoryPerBlockOptin = 97;
+inline constexpr int kDeviceMaxBlocksPerMultiprocessor = 106;
 inline constexpr int kDeviceClusterLaunch = 120;
 inline constexpr int kDeviceTensorMapAccessSupported = 127;
 
@@ -62,6 +66,7 @@ inline constexpr uint64_t kProcAddressLegacyStream = 1;
 
 // CUtensorMap*
 inline constexpr int kTensorMapUint8 = 0;
+inline constexpr int kTensorMapFloat32 = 7;
 inline constexpr int kTensorMapBfloat16 = 9;
 inline constexpr int kTensorMapInterleaveNone = 0;
 inline constexpr int kTensorMapSwizzleNone = 0;
@@ -120,6 +125,7 @@ struct LaunchConfig {
     const uint32_t*, const uint32_t*, int, int, int, int)                                             \
   X(cuLaunchKernelEx, 11060, const LaunchConfig*, Function, void**, void**)                           \
   X(cuMemsetD8Async, 3020, DevicePtr, unsigned char, size_t, Stream)                                  \
+  X(cuMemsetD32Async, 3020, DevicePtr, unsigned, size_t, Stream)                                      \
   X(cuStreamGetCtx, 9020, Stream, Context*)                                                           \
   X(cuStreamIsCapturing, 10000, Stream, int*)                                                         \
   X(cuThreadExchangeStreamCaptureMode, 10010, int*)

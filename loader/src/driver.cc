@@ -2,6 +2,7 @@
 #include "loader/src/driver.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <mutex>
@@ -16,6 +17,10 @@ using ProcAddressV2 = cuda::Result (*)(const char*, void**, int, uint64_t, int*)
 // Marks an optional function that was looked for and is not there.
 char g_absent;
 
+constexpr const char* kForked =
+    "this process was made by fork() from one that used CUDA, and cannot use it: start it anew (exec; in "
+    "Python the start method \"spawn\"), or fork before the first call that needs the driver";
+
 std::mutex g_bind_mutex;
 std::atomic<const Driver*> g_driver = nullptr;
 
@@ -25,6 +30,7 @@ std::string cuda_version_name(int version) { return text(version / 1000, ".", ve
 
 Error Driver::get(const Driver** out) {
   if (const Driver* bound = g_driver.load(std::memory_order_acquire)) {
+    if (bound->forked()) return {MLA_ERROR_DRIVER, kForked};
     *out = bound;
     return {};
   }
@@ -46,7 +52,10 @@ Error Driver::get(const Driver** out) {
   return {};
 }
 
+bool Driver::forked() const { return getpid() != process_; }
+
 Error Driver::bind() {
+  process_ = getpid();
   const char* variable = secure_getenv(kDriverPathVariable);
   const bool overridden = variable != nullptr && variable[0] != '\0';
   path_ = overridden ? variable : kDriverFile;
@@ -130,6 +139,7 @@ std::string Driver::describe(const char* call, cuda::Result result) const {
   std::string out = text(call, " failed: ", result);
   if (name != nullptr) out += text(" ", name);
   if (sentence != nullptr) out += text(", ", sentence);
+  if (forked()) out += text(": ", kForked);
   return out;
 }
 

@@ -21,7 +21,7 @@ inline constexpr int kMinimumCudaVersion = 12000;
 class Driver {
  public:
   // The process's driver, bound and initialised (cuInit). Thread-safe; a failure may be retried.
-  // Errors: NO_DRIVER, DRIVER.
+  // Errors: NO_DRIVER, DRIVER (a child of fork after the binding, too).
   static Error get(const Driver** out);
 
 #define MLA_MEMBER(name, version, ...) cuda::name##Function name = nullptr;
@@ -39,6 +39,9 @@ class Driver {
   // CUDA version that the driver supports, as cuDriverGetVersion gives it (13000).
   int cuda_version() const { return cuda_version_; }
 
+  // Whether this process is a child, made by fork, of the one that bound the driver.
+  bool forked() const;
+
   // "cuLibraryLoadData failed: 209 CUDA_ERROR_NO_BINARY_FOR_GPU, no kernel image is available ..."
   std::string describe(const char* call, cuda::Result result) const;
   Error error(const char* call, cuda::Result result) const {
@@ -53,6 +56,7 @@ class Driver {
   void* optional(std::atomic<void*>* slot, const char* name, int version) const;
 
   std::string path_;
+  int process_ = 0;                  // that bound it
   void* proc_address_ = nullptr;     // cuGetProcAddress
   void* proc_address_v2_ = nullptr;  // cuGetProcAddress_v2
   int cuda_version_ = 0;

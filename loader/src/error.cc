@@ -2,9 +2,12 @@
 #include "loader/src/error.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+
+#include "manifest/text.h"
 
 namespace mla::loader {
 namespace {
@@ -13,6 +16,9 @@ struct LastError {
   std::string message;
   const char* text = "";
 };
+
+// A bundle of 500 kernels has about 150 KB of reasons.
+constexpr size_t kMaxMessageBytes = 1 << 20;
 
 LastError& this_thread() {
   thread_local LastError last;
@@ -30,9 +36,11 @@ void append(std::string* out, Hex part) {
 }
 
 void append(std::string* out, double part) {
+  // As printf's %g in the "C" locale, whatever the program's locale.
   char digits[40];
-  std::snprintf(digits, sizeof digits, "%g", part);
-  out->append(digits);
+  const std::to_chars_result end =
+      std::to_chars(digits, digits + sizeof digits, part, std::chars_format::general, 6);
+  out->append(digits, end.ptr);
 }
 
 void append_signed(std::string* out, int64_t part) { out->append(std::to_string(part)); }
@@ -51,20 +59,22 @@ Error from_status(const Status& status) {
   return {MLA_ERROR_INTERNAL, status.message()};
 }
 
-mla_status set_last_error(const Error& error) noexcept {
+mla_status set_last_error(const Error& error, ErrorBuffer buffer) noexcept {
   if (error.ok()) return MLA_SUCCESS;
   LastError& last = this_thread();
   try {
-    last.message = error.message();
+    last.message = safe_text(error.message(), kMaxMessageBytes);
     last.text = last.message.c_str();
   } catch (...) {
     last.text = "out of host memory while an error message was written";
   }
+  copy_out(last.text, buffer.text, buffer.size, nullptr);
   return error.code();
 }
 
-mla_status set_last_error(mla_status code, const char* static_message) noexcept {
+mla_status set_last_error(mla_status code, const char* static_message, ErrorBuffer buffer) noexcept {
   this_thread().text = static_message;
+  copy_out(static_message, buffer.text, buffer.size, nullptr);
   return code;
 }
 
@@ -73,7 +83,12 @@ const char* last_error() noexcept { return this_thread().text; }
 mla_status copy_out(std::string_view message, char* buffer, uint64_t size, uint64_t* needed) noexcept {
   if (needed != nullptr) *needed = message.size() + 1;
   if (buffer == nullptr || size == 0) return MLA_SUCCESS;
-  const uint64_t copied = std::min<uint64_t>(message.size(), size - 1);
+  uint64_t copied = std::min<uint64_t>(message.size(), size - 1);
+  // Not within a character.
+  while (copied < message.size() && copied > 0 &&
+         (static_cast<unsigned char>(message[copied]) & 0xc0) == 0x80) {
+    --copied;
+  }
   std::memcpy(buffer, message.data(), copied);
   buffer[copied] = '\0';
   return MLA_SUCCESS;

@@ -65,12 +65,18 @@ Error invalid_argument(const Parts&... parts) {
 // A failure of the manifest code as an error of the loader.
 Error from_status(const Status& status);
 
-// The calling thread's last error.
-mla_status set_last_error(const Error& error) noexcept;
-mla_status set_last_error(mla_status code, const char* static_message) noexcept;
+// Where a caller wants the sentence besides.
+struct ErrorBuffer {
+  char* text = nullptr;
+  uint64_t size = 0;
+};
+
+// The calling thread's last error, safe to print (manifest/text.h), copied to `buffer` too.
+mla_status set_last_error(const Error& error, ErrorBuffer buffer = {}) noexcept;
+mla_status set_last_error(mla_status code, const char* static_message, ErrorBuffer buffer = {}) noexcept;
 const char* last_error() noexcept;
 
-// Copies `message` with its NUL, as mla_last_error_copy documents.
+// Copies `message`, cut at a character, with its NUL, as mla_last_error_copy documents.
 mla_status copy_out(std::string_view message, char* buffer, uint64_t size, uint64_t* needed) noexcept;
 
 }  // namespace mla::loader

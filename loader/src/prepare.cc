@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "kernels/common/mla_params.h"
+#include "loader/src/context.h"
+#include "loader/src/workspace.h"
 
 namespace mla::loader {
 namespace {
@@ -13,24 +15,6 @@ namespace {
 // Of every CTA's static shared memory the system takes this much on compute capability 9.0 and
 // later; drivers differ in whether they count it.
 constexpr uint32_t kReservedSmem = 1024;
-
-// The context that a kernel is prepared in, current for the time being, and its device.
-struct Place {
-  cuda::Context context = nullptr;
-  unsigned long long context_id = 0;
-  cuda::Device device = 0;
-  int cc_major = 0;
-  int cc_minor = 0;
-  int sm_count = 0;
-  int max_smem = 0;  // bytes of shared memory of a CTA, at most
-  int max_threads = 0;
-  int cluster_launch = 0;
-  int tensor_maps = 0;
-
-  std::string name() const {
-    return text("device ", device, " (compute capability ", cc_major, ".", cc_minor, ")");
-  }
-};
 
 // How an attempt to prepare one kernel ended.
 enum class Outcome {
@@ -181,19 +165,20 @@ class Preparer {
   }
 
   Attempt check_limits(const manifest::Kernel& kernel) const {
-    const uint64_t smem = uint64_t{kernel.launch.dynamic_smem} + kernel.resources.static_smem;
+    const uint64_t smem = uint64_t{kernel.facts.dynamic_smem} + kernel.resources.static_smem;
     if (smem > static_cast<uint64_t>(place_.max_smem)) {
       return limit(kernel, text("needs ", smem, " bytes of shared memory per CTA, at most ", place_.max_smem,
                                 " can be had"));
     }
-    if (kernel.launch.threads > static_cast<uint32_t>(place_.max_threads)) {
-      return limit(kernel, text("needs ", kernel.launch.threads, " threads per CTA, at most ",
+    if (kernel.facts.threads > static_cast<uint32_t>(place_.max_threads)) {
+      return limit(kernel, text("needs ", kernel.facts.threads, " threads per CTA, at most ",
                                 place_.max_threads, " can be had"));
     }
-    if (kernel.launch.cluster_size > 1 && place_.cluster_launch == 0) {
+    if (kernel.facts.cluster_size > 1 && place_.cluster_launch == 0) {
       return limit(kernel, "needs thread block clusters, which cannot be had");
     }
-    if (place_.tensor_maps == 0) return limit(kernel, "needs tensor maps (TMA), which cannot be had");
+    if (kernel.facts.tensor_maps != 0 && place_.tensor_maps == 0)
+      return limit(kernel, "needs tensor maps (TMA), which cannot be had");
     return {};
   }
 
@@ -216,6 +201,7 @@ class Preparer {
     auto kernel = std::make_unique<mla_kernel>();
     kernel->driver = &driver_;
     kernel->entry = &entry;
+    kernel->params = find_params(entry.facts.params_struct, entry.facts.params_version);
     kernel->index = index;
     kernel->kernel = loaded.kernel;
     kernel->context = place_.context;
@@ -230,7 +216,9 @@ class Preparer {
       return attempt;
     if (Attempt attempt = force_load(entry, loaded); attempt.outcome != Outcome::kPrepared) return attempt;
     if (Attempt attempt = count_workers(kernel.get()); attempt.outcome != Outcome::kPrepared) return attempt;
-    kernel->workspace_bytes = workspace_bytes(entry.config.rows, static_cast<uint64_t>(kernel->max_workers));
+    kernel->partials_offset = bundle_.workspace.partials_offset;
+    kernel->workspace_bytes =
+        workspace_bytes(entry.facts, bundle_.workspace, static_cast<uint64_t>(kernel->max_workers));
 
     // Nothing below fails: first all room is made, then the parts are put in place.
     loaded.prepared.reserve(loaded.prepared.size() + 1);
@@ -246,12 +234,12 @@ class Preparer {
   Attempt set_attributes(const manifest::Kernel& entry, const LoadedKernel& loaded) const {
     if (contains(loaded.devices, place_.device)) return {};
     cuda::Result result = driver_.cuKernelSetAttribute(cuda::kFunctionMaxDynamicSharedSizeBytes,
-                                                       static_cast<int>(entry.launch.dynamic_smem),
+                                                       static_cast<int>(entry.facts.dynamic_smem),
                                                        loaded.kernel, place_.device);
     if (result != cuda::kSuccess) {
       return driver_failure(entry, "cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)", result);
     }
-    result = driver_.cuKernelSetAttribute(cuda::kFunctionPreferredSharedMemoryCarveout, entry.launch.carveout,
+    result = driver_.cuKernelSetAttribute(cuda::kFunctionPreferredSharedMemoryCarveout, entry.facts.carveout,
                                           loaded.kernel, place_.device);
     if (result != cuda::kSuccess) {
       return driver_failure(entry, "cuKernelSetAttribute(PREFERRED_SHARED_MEMORY_CARVEOUT)", result);
@@ -281,14 +269,14 @@ class Preparer {
     if (extra != 0 && extra != kReservedSmem) {
       return untrue(entry, "bytes of static shared memory", entry.resources.static_smem, smem);
     }
-    if (static_cast<uint32_t>(threads) < entry.launch.threads) {
-      return untrue(entry, "threads per CTA", entry.launch.threads, threads);
+    if (static_cast<uint32_t>(threads) < entry.facts.threads) {
+      return untrue(entry, "threads per CTA", entry.facts.threads, threads);
     }
     const int required = width * height * depth;
-    if (required != 0 && static_cast<uint32_t>(required) != entry.launch.cluster_size) {
-      return untrue(entry, "CTAs per cluster", entry.launch.cluster_size, required);
+    if (required != 0 && static_cast<uint32_t>(required) != entry.facts.cluster_size) {
+      return untrue(entry, "CTAs per cluster", entry.facts.cluster_size, required);
     }
-    kernel->cluster_attribute = required == 0 && entry.launch.cluster_size > 1;
+    kernel->cluster_attribute = required == 0 && entry.facts.cluster_size > 1;
 
     if (const auto param_info = driver_.cuKernelGetParamInfo()) {
       size_t offset = 0, bytes = 0;
@@ -296,8 +284,8 @@ class Preparer {
       if (result != cuda::kSuccess) return driver_failure(entry, "cuKernelGetParamInfo", result);
       // Only the size: the offset counts from the parameter bank and is 48, not 0, on sm_90, where the
       // bank begins at 0x210 and the struct is aligned to 64 bytes.
-      if (bytes != sizeof(DecodeParams)) {
-        return untrue(entry, "bytes of parameters", sizeof(DecodeParams), static_cast<int64_t>(bytes));
+      if (bytes != entry.facts.params_bytes) {
+        return untrue(entry, "bytes of parameters", entry.facts.params_bytes, static_cast<int64_t>(bytes));
       }
     }
     return {};
@@ -317,7 +305,7 @@ class Preparer {
   }
 
   Attempt count_workers(mla_kernel* kernel) const {
-    const manifest::Launch& launch = kernel->entry->launch;
+    const cubin::Facts& launch = kernel->entry->facts;
     cuda::LaunchAttribute attribute{};
     attribute.id = cuda::kLaunchClusterDimension;
     attribute.value.cluster_dim = {launch.cluster_size, 1, 1};
@@ -339,7 +327,7 @@ class Preparer {
                    text("no cluster of ", launch.cluster_size, " CTAs of ", launch.threads, " threads and ",
                         launch.dynamic_smem, " bytes of dynamic shared memory fits"));
     }
-    kernel->max_workers = std::min(kernel->max_workers, kMaxWorkers);
+    kernel->max_workers = std::min(kernel->max_workers, static_cast<int>(launch.max_workers));
     return {};
   }
 
@@ -347,48 +335,6 @@ class Preparer {
   const Driver& driver_;
   const Place& place_;
 };
-
-// Finds the context, makes it current in `scope`, and reads its device.
-Error enter_context(const Driver& driver, const mla_prepare_options& options, ScopedContext* scope,
-                    Place* place) {
-  place->context = static_cast<cuda::Context>(options.context);
-  if (place->context == nullptr) {
-    if (const cuda::Result result = driver.cuCtxGetCurrent(&place->context); result != cuda::kSuccess) {
-      return driver.error("cuCtxGetCurrent", result);
-    }
-    if (place->context == nullptr) {
-      return invalid_argument(
-          "options.context is null and no CUDA context is current on this thread; give a context, or make "
-          "one "
-          "current first (cuCtxSetCurrent; with the runtime API cudaSetDevice)");
-    }
-  } else if (Error error = scope->enter(place->context); !error.ok()) {
-    return error;
-  }
-  if (const auto context_id = driver.cuCtxGetId()) {
-    if (const cuda::Result result = context_id(place->context, &place->context_id);
-        result != cuda::kSuccess) {
-      return driver.error("cuCtxGetId", result);
-    }
-  }
-  if (const cuda::Result result = driver.cuCtxGetDevice(&place->device); result != cuda::kSuccess) {
-    return driver.error("cuCtxGetDevice", result);
-  }
-  const std::tuple<const char*, int, int*> attributes[] = {
-      {"COMPUTE_CAPABILITY_MAJOR", cuda::kDeviceComputeCapabilityMajor, &place->cc_major},
-      {"COMPUTE_CAPABILITY_MINOR", cuda::kDeviceComputeCapabilityMinor, &place->cc_minor},
-      {"MULTIPROCESSOR_COUNT", cuda::kDeviceMultiprocessorCount, &place->sm_count},
-      {"MAX_SHARED_MEMORY_PER_BLOCK_OPTIN", cuda::kDeviceMaxSharedMemoryPerBlockOptin, &place->max_smem},
-      {"MAX_THREADS_PER_BLOCK", cuda::kDeviceMaxThreadsPerBlock, &place->max_threads},
-      {"CLUSTER_LAUNCH", cuda::kDeviceClusterLaunch, &place->cluster_launch},
-      {"TENSOR_MAP_ACCESS_SUPPORTED", cuda::kDeviceTensorMapAccessSupported, &place->tensor_maps}};
-  for (const auto& [name, attribute, value] : attributes) {
-    const cuda::Result result = driver.cuDeviceGetAttribute(value, attribute, place->device);
-    if (result != cuda::kSuccess)
-      return driver.error(text("cuDeviceGetAttribute(", name, ")").c_str(), result);
-  }
-  return {};
-}
 
 Error check_options(const mla_prepare_options& options) {
   if (options.flags == 0) return {};
@@ -412,7 +358,9 @@ Error prepare_index(mla_bundle* bundle, uint32_t index, const mla_prepare_option
   if (Error error = Driver::get(&driver); !error.ok()) return error;
   ScopedContext scope(*driver);
   Place place;
-  if (Error error = enter_context(*driver, options, &scope, &place); !error.ok()) return error;
+  if (Error error = enter_context(*driver, "options.context", options.context, &scope, &place); !error.ok()) {
+    return error;
+  }
   if (target_rank(kernel.target.sm, kernel.target.suffix, place.cc_major, place.cc_minor) == kRunsNot) {
     return {MLA_ERROR_NO_KERNEL,
             text(kernel.id, ": built for ", target_reach(kernel.target), ", not on ", place.name())};
@@ -422,22 +370,18 @@ Error prepare_index(mla_bundle* bundle, uint32_t index, const mla_prepare_option
 
 Error prepare(mla_bundle* bundle, const mla_problem& problem, const mla_prepare_options& options,
               mla_kernel** out) {
-  if (Error error = check_problem(problem); !error.ok()) return error;
+  mla_problem here = problem;
+  if (Error error = check_problem(&here); !error.ok()) return error;
   if (Error error = check_options(options); !error.ok()) return error;
   const Driver* driver = nullptr;
   if (Error error = Driver::get(&driver); !error.ok()) return error;
   ScopedContext scope(*driver);
   Place place;
-  if (Error error = enter_context(*driver, options, &scope, &place); !error.ok()) return error;
-
-  mla_problem here = problem;
-  if (here.cc_major == 0) {
-    here.cc_major = place.cc_major;
-    here.cc_minor = place.cc_minor;
-  } else if (here.cc_major != place.cc_major || here.cc_minor != place.cc_minor) {
-    return {MLA_ERROR_WRONG_DEVICE, text("problem asks for compute capability ", here.cc_major, ".",
-                                         here.cc_minor, "; the context belongs to ", place.name())};
+  if (Error error = enter_context(*driver, "options.context", options.context, &scope, &place); !error.ok()) {
+    return error;
   }
+
+  if (Error error = place.claim(&here); !error.ok()) return error;
   const std::vector<uint32_t> candidates = bundle->selector.ranked(here);
   if (candidates.empty()) {
     return {MLA_ERROR_NO_KERNEL,

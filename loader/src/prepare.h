@@ -11,12 +11,20 @@
 #include "loader/src/cuda_abi.h"
 #include "loader/src/driver.h"
 #include "loader/src/error.h"
+#include "loader/src/params.h"
 #include "manifest/manifest.h"
 
 // A kernel prepared in one context. Immutable once a caller has it, so launches need no lock.
 struct mla_kernel {
+  mla_kernel() = default;
+  mla_kernel(const mla_kernel&) = delete;
+  mla_kernel& operator=(const mla_kernel&) = delete;
+  ~mla_kernel() { *const_cast<volatile uint64_t*>(&magic) = 0; }
+
+  uint64_t magic = mla::loader::kKernelMagic;
   const mla::loader::Driver* driver = nullptr;
   const mla::manifest::Kernel* entry = nullptr;
+  const mla::loader::ParamsFunction* params = nullptr;
   uint32_t index = 0;
   mla::cuda::Kernel kernel = nullptr;
   mla::cuda::Context context = nullptr;
@@ -25,9 +33,10 @@ struct mla_kernel {
   int cc_major = 0;
   int cc_minor = 0;
   int sm_count = 0;
-  int max_workers = 0;  // clusters (or CTAs) that fit the device at once
+  int max_workers = 0;  // clusters (or CTAs) of a launch
   // The cluster is not fixed in the code, so each launch must ask for it.
   bool cluster_attribute = false;
+  uint64_t partials_offset = 0;
   uint64_t workspace_bytes = 0;
 };
 

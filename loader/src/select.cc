@@ -2,33 +2,30 @@
 #include "loader/src/select.h"
 
 #include <algorithm>
-#include <bit>
 #include <tuple>
 
-#include "kernels/common/mla_cubin_info.h"
 #include "kernels/common/mla_params.h"
+#include "loader/src/params.h"
+#include "loader/src/words.h"
 
 namespace mla::loader {
 namespace {
 
-constexpr uint32_t kKnownFeatures = MLA_FEATURE_LSE | MLA_FEATURE_PDL | MLA_FEATURE_SEPARATE_VALUES;
-constexpr uint32_t kMaxPageSize = 1u << 20;
-constexpr uint32_t kMaxHeadDim = 0xffff;
+constexpr int32_t kMaxPageSize = 1 << 20;
+constexpr int32_t kMaxHeadDim = 0xffff;
+constexpr uint32_t kUnknownRequirements =
+    ~static_cast<uint32_t>(requirement::kROW_TILES | requirement::kPARTIALS);
 
-static_assert(MLA_DTYPE_E4M3 == cubin::kE4M3 && MLA_DTYPE_BF16 == cubin::kBF16);
-static_assert(MLA_FAMILY_CLUSTER == cubin::kFamilyCluster && MLA_FAMILY_HOPPER == cubin::kFamilyHopper);
-static_assert(MLA_MMA_PLAIN == cubin::kMmaPlain && MLA_MMA_BLOCK_SCALED == cubin::kMmaBlockScaled);
-static_assert(MLA_FEATURE_LSE == cubin::kFeatureLse && MLA_FEATURE_PDL == cubin::kFeaturePdl &&
-              MLA_FEATURE_SEPARATE_VALUES == cubin::kFeatureSeparateValues);
-
-// Fields of a packed configuration; dtypes, family and mma are small numbers.
-constexpr uint64_t pack(uint64_t q_dtype, uint64_t kv_dtype, uint64_t out_dtype, uint64_t family,
-                        uint64_t mma, uint64_t head_dim_k, uint64_t head_dim_v) {
-  return q_dtype | kv_dtype << 4 | out_dtype << 8 | family << 12 | mma << 16 | head_dim_k << 20 |
-         head_dim_v << 36;
+// Words of four bits each.
+constexpr uint64_t pack(std::initializer_list<uint32_t> words) {
+  uint64_t packed = 0;
+  for (const uint32_t word : words) packed = packed << 4 | (word & 0xf);
+  return packed;
 }
 
-bool known_dtype(int32_t dtype) { return dtype == MLA_DTYPE_E4M3 || dtype == MLA_DTYPE_BF16; }
+uint64_t pack_dims(uint32_t head_dim_k, uint32_t head_dim_v) {
+  return uint64_t{head_dim_k} << 32 | head_dim_v;
+}
 
 // Minors of one major are one family, except 10.1 (renamed 11.0 since), which stands alone.
 int family_of(int32_t cc_major, int32_t cc_minor) {
@@ -61,91 +58,98 @@ std::string target_reach(const manifest::Target& target) {
 }
 
 std::string unusable_reason(const manifest::Kernel& kernel) {
-  const manifest::Config& c = kernel.config;
-  const manifest::Launch& l = kernel.launch;
-  if (!kernel.unknown_words.empty()) {
-    return text("its ", kernel.unknown_words, ", which this library (", MLA_VERSION_STRING,
-                ") does not know");
+  if (!kernel.unknown.empty()) return kernel.unknown;
+  const cubin::Facts& facts = kernel.facts;
+  if ((facts.requires_bits & kUnknownRequirements) != 0) {
+    return text("it requires ", Hex{facts.requires_bits & kUnknownRequirements}, ", which this library (",
+                MLA_VERSION_STRING, ") does not know");
   }
-  if (kernel.params.version != kParamsVersion) {
-    return text("its parameter struct has version ", kernel.params.version, "; this library passes version ",
-                kParamsVersion);
+  const ParamsFunction* params = find_params(facts.params_struct, facts.params_version);
+  if (params == nullptr) {
+    return text("it takes version ", facts.params_version, " of the parameter struct ",
+                word_name(kParamsStructs, facts.params_struct), ", which this library (", MLA_VERSION_STRING,
+                ") does not fill");
   }
-  if (kernel.params.bytes != sizeof(DecodeParams)) {
-    return text("its parameter struct has ", kernel.params.bytes, " bytes; this library passes ",
-                sizeof(DecodeParams));
+  if (facts.params_bytes != params->bytes) {
+    return text("its parameter struct has ", facts.params_bytes, " bytes; this library passes ",
+                params->bytes);
   }
-  if (c.head_dim_k != kHeadDimK || c.head_dim_v != kHeadDimV) {
-    return text("its head dimensions are ", c.head_dim_k, " and ", c.head_dim_v, "; this library launches ",
-                kHeadDimK, " and ", kHeadDimV);
-  }
-  if (c.out_dtype != cubin::kBF16) return "it writes another type than bf16";
-  if (c.page_size_max > kMaxPageSize) {
-    return text("its page_size_max is ", c.page_size_max, "; this library launches up to ", kMaxPageSize);
-  }
-  // The rules of tensor maps, so that an encoding cannot fail for a reason the caller has no part in.
-  const uint32_t element = c.kv_dtype == cubin::kE4M3 ? 1 : 2;
-  for (const auto& [name, box, swizzle] :
-       {std::tuple("k_box", c.k_box, c.k_swizzle), std::tuple("v_box", c.v_box, c.v_swizzle)}) {
-    if (box == 0 || box > 256 || box * element % 16 != 0) {
-      return text("its ", name, " is ", box,
-                  " elements; a tensor map takes 1 ... 256, in multiples of 16 bytes");
-    }
-    if (swizzle != 0 && swizzle != 32 && swizzle != 64 && swizzle != 128) {
-      return text("the swizzle of its ", name, " is ", swizzle, "; a tensor map takes 0, 32, 64 or 128");
-    }
-    if (swizzle != 0 && box * element > swizzle) {
-      return text("its ", name, " is ", box * element, " bytes; a tensor map with swizzle ", swizzle,
-                  " takes at most ", swizzle);
-    }
-  }
-  if (l.threads == 0 || l.threads > 1024 || l.cluster_size == 0 || l.cluster_size > 16) {
-    return text("it wants clusters of ", l.cluster_size, " CTAs of ", l.threads, " threads");
+  if ((facts.kind == kind::kDECODE) != (params->decode != nullptr)) {
+    return text("it is of kind ", word_name(kKinds, facts.kind), " and takes the parameter struct ",
+                word_name(kParamsStructs, facts.params_struct));
   }
   return {};
 }
 
-Error check_problem(const mla_problem& p) {
-  if ((p.features & ~kKnownFeatures) != 0) {
-    return invalid_argument("problem.features is ", Hex{p.features},
-                            "; known bits: MLA_FEATURE_LSE (0x1), MLA_FEATURE_PDL (0x2), "
-                            "MLA_FEATURE_SEPARATE_VALUES (0x4)");
+namespace {
+
+Error check_word(const char* name, int32_t value, std::span<const Word> list, const char* zero) {
+  if (value == 0 || is_word(list, value)) return {};
+  return invalid_argument("problem.", name, " is ", value, "; allowed: 0 (", zero, "), ",
+                          allowed_words(list));
+}
+
+Error check_between(const char* name, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return {};
+  return invalid_argument("problem.", name, " is ", value, "; allowed: ", least, " ... ", most);
+}
+
+void set_default(int32_t* field, int32_t value) {
+  if (*field == 0) *field = value;
+}
+
+}  // namespace
+
+Error check_problem(mla_problem* problem) {
+  mla_problem& p = *problem;
+#define MLA_CHECK(call) \
+  if (Error error = call; !error.ok()) return error
+  MLA_CHECK(check_word("kind", p.kind, kKinds, "MLA_KIND_DECODE"));
+  set_default(&p.kind, MLA_KIND_DECODE);
+  const bool decode = p.kind == MLA_KIND_DECODE;
+  if ((p.features & ~all_bits(kFeatures)) != 0) {
+    return invalid_argument("problem.features is ", Hex{p.features}, "; this library knows the bits ",
+                            Hex{all_bits(kFeatures)}, ": ", feature_names(all_bits(kFeatures)));
   }
-  if (p.cc_major < 0 || p.cc_major > 99) {
-    return invalid_argument("problem.cc_major is ", p.cc_major, "; allowed: 0 ... 99");
+  MLA_CHECK(check_between("cc_major", p.cc_major, 0, 99));
+  MLA_CHECK(check_between("cc_minor", p.cc_minor, 0, 9));
+  MLA_CHECK(check_word("q_dtype", p.q_dtype, kDTypes, "e4m3"));
+  MLA_CHECK(check_word("kv_dtype", p.kv_dtype, kDTypes, "e4m3"));
+  MLA_CHECK(check_word("partial_dtype", p.partial_dtype, kDTypes, "bf16"));
+  MLA_CHECK(check_word("out_dtype", p.out_dtype, kDTypes, "bf16"));
+  MLA_CHECK(check_between("head_dim_k", p.head_dim_k, 0, kMaxHeadDim));
+  MLA_CHECK(check_between("head_dim_v", p.head_dim_v, 0, kMaxHeadDim));
+  if (decode && p.heads == 0) {
+    return invalid_argument(
+        "problem.heads is 0; must be given, there is no default: the query heads on this "
+        "device, 1 ... ",
+        kMaxHeads);
   }
-  if (p.cc_minor < 0 || p.cc_minor > 9) {
-    return invalid_argument("problem.cc_minor is ", p.cc_minor, "; allowed: 0 ... 9");
-  }
-  const std::tuple<const char*, int32_t> dtypes[] = {
-      {"q_dtype", p.q_dtype}, {"kv_dtype", p.kv_dtype}, {"out_dtype", p.out_dtype}};
-  for (const auto& [name, dtype] : dtypes) {
-    if (!known_dtype(dtype)) {
-      return invalid_argument("problem.", name, " is ", dtype,
-                              "; allowed: MLA_DTYPE_E4M3 (1), MLA_DTYPE_BF16 (2)");
-    }
-  }
-  const std::tuple<const char*, int32_t, int32_t> ranges[] = {{"head_dim_k", p.head_dim_k, kMaxHeadDim},
-                                                              {"head_dim_v", p.head_dim_v, kMaxHeadDim},
-                                                              {"heads", p.heads, kMaxHeads},
-                                                              {"q_len", p.q_len, kMaxQLen}};
-  for (const auto& [name, value, most] : ranges) {
-    if (value < 1 || value > most) {
-      return invalid_argument("problem.", name, " is ", value, "; allowed: 1 ... ", most);
-    }
-  }
-  if (p.page_size < 1 || p.page_size > static_cast<int32_t>(kMaxPageSize) ||
-      !std::has_single_bit(static_cast<uint32_t>(p.page_size))) {
-    return invalid_argument("problem.page_size is ", p.page_size, "; allowed: powers of two from 1 to ",
-                            kMaxPageSize);
-  }
-  if (p.family < MLA_FAMILY_ANY || p.family > MLA_FAMILY_HOPPER) {
-    return invalid_argument("problem.family is ", p.family,
-                            "; allowed: MLA_FAMILY_ANY (0), MLA_FAMILY_CLUSTER (1), MLA_FAMILY_HOPPER (2)");
-  }
-  if (p.mma < MLA_MMA_ANY || p.mma > MLA_MMA_BLOCK_SCALED) {
-    return invalid_argument("problem.mma is ", p.mma,
-                            "; allowed: MLA_MMA_ANY (0), MLA_MMA_PLAIN (1), MLA_MMA_BLOCK_SCALED (2)");
+  MLA_CHECK(check_between("heads", p.heads, decode ? 1 : 0, kMaxHeads));
+  MLA_CHECK(check_between("q_len", p.q_len, 0, kMaxQLen));
+  MLA_CHECK(check_between("page_size", p.page_size, 0, kMaxPageSize));
+  MLA_CHECK(check_word("family", p.family, kFamilies, "any"));
+  MLA_CHECK(check_word("mma", p.mma, kMmas, "any"));
+  MLA_CHECK(check_word("arithmetic", p.arithmetic, kArithmetics, "any"));
+  MLA_CHECK(check_word("cache_layout", p.cache_layout, kCacheLayouts, "MLA_CACHE_LAYOUT_DENSE"));
+  MLA_CHECK(check_between("batch", p.batch, 0, 0x7fffffff));
+  MLA_CHECK(check_between("device_class", p.device_class, 0, 0));
+  MLA_CHECK(check_between("seq_len", p.seq_len, 0, 0x7fffffff));
+#undef MLA_CHECK
+  set_default(&p.out_dtype, MLA_DTYPE_BF16);
+  set_default(&p.head_dim_v, 512);
+  if (decode) {
+    set_default(&p.q_dtype, MLA_DTYPE_E4M3);
+    set_default(&p.kv_dtype, MLA_DTYPE_E4M3);
+    set_default(&p.head_dim_k, 576);
+    set_default(&p.q_len, 1);
+    set_default(&p.page_size, 64);
+    set_default(&p.cache_layout, MLA_CACHE_LAYOUT_DENSE);
+    p.partial_dtype = 0;
+  } else {
+    set_default(&p.partial_dtype, MLA_DTYPE_BF16);
+    p.q_dtype = p.kv_dtype = p.head_dim_k = p.page_size = p.mma = p.arithmetic = p.cache_layout = 0;
+    p.heads = p.q_len = 1;
   }
   return {};
 }
@@ -166,60 +170,105 @@ Selector::Selector(const std::vector<manifest::Kernel>& kernels, const std::vect
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     const manifest::Kernel& x = kernels[a];
     const manifest::Kernel& y = kernels[b];
-    return std::tie(x.target.sm, x.target.suffix, x.config.rows, y.priority, x.id) <
-           std::tie(y.target.sm, y.target.suffix, y.config.rows, x.priority, y.id);
+    return std::tie(y.facts.priority, x.id) < std::tie(x.facts.priority, y.id);
+  });
+  std::vector<Entry> entries(kernels.size());
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    Entry& entry = entries[order[i]];
+    entry = make_entry(kernels[order[i]]);
+    entry.order = i;
+    entry.index = order[i];
+  }
+  const auto likeness = [](const manifest::Kernel& kernel, const Entry& entry) {
+    return std::tie(kernel.target.sm, kernel.target.suffix, entry.words, entry.dims, entry.features,
+                    entry.page_size_multiple, entry.page_size_max, entry.rows, entry.folds);
+  };
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    const auto x = likeness(kernels[a], entries[a]), y = likeness(kernels[b], entries[b]);
+    return x != y ? x < y
+                  : std::tie(entries[a].tile_cost, entries[a].order) <
+                        std::tie(entries[b].tile_cost, entries[b].order);
   });
   entries_.reserve(order.size());
   for (const uint32_t index : order) {
     const manifest::Kernel& kernel = kernels[index];
-    const manifest::Config& c = kernel.config;
     if (groups_.empty() || groups_.back().sm != kernel.target.sm ||
         groups_.back().suffix != kernel.target.suffix) {
       const uint32_t at = static_cast<uint32_t>(entries_.size());
       groups_.push_back({kernel.target.sm, kernel.target.suffix, at, at});
     }
-    Entry entry{};
-    entry.config = pack(c.q_dtype, c.kv_dtype, c.out_dtype, c.family, c.mma, c.head_dim_k, c.head_dim_v);
-    entry.features = c.features;
-    for (uint32_t log2 = 0; log2 < 32; ++log2) {
-      const uint64_t size = uint64_t{1} << log2;
-      if (size >= c.page_size_min && size <= c.page_size_max) entry.page_sizes |= 1u << log2;
-    }
-    entry.rows = static_cast<int32_t>(c.rows);
-    entry.index = index;
-    entries_.push_back(entry);
+    entries_.push_back(entries[index]);
     groups_.back().end = static_cast<uint32_t>(entries_.size());
+  }
+  for (size_t i = order.size(); i-- > 1;) {
+    if (likeness(kernels[order[i - 1]], entries_[i - 1]) == likeness(kernels[order[i]], entries_[i])) {
+      entries_[i - 1].alike = entries_[i].alike + 1;
+    }
   }
 }
 
+Selector::Entry Selector::make_entry(const manifest::Kernel& kernel) {
+  const cubin::Facts& f = kernel.facts;
+  Entry entry{};
+  entry.words = pack({f.kind, f.q_dtype, f.kv_dtype, f.partial_dtype, f.out_dtype, f.cache_layout, f.family,
+                      f.mma, f.arithmetic});
+  entry.dims = pack_dims(f.head_dim_k, f.head_dim_v);
+  entry.features = f.features;
+  // A kernel without pages serves the page size 0 that its problems have.
+  entry.page_size_multiple = std::max(f.page_size_multiple, 1u);
+  entry.page_size_max = f.page_size_max;
+  entry.rows = f.kind == kind::kDECODE ? f.rows : 1;
+  entry.tile_cost = f.tile_cost;
+  entry.folds = f.requires_bits & requirement::kROW_TILES;
+  return entry;
+}
+
 Selector::Wanted Selector::wanted(const mla_problem& p) {
-  const auto u = [](int32_t value) { return static_cast<uint64_t>(value); };
-  return {pack(u(p.q_dtype), u(p.kv_dtype), u(p.out_dtype), u(p.family), u(p.mma), u(p.head_dim_k),
-               u(p.head_dim_v)),
-          pack(0xf, 0xf, 0xf, p.family == MLA_FAMILY_ANY ? 0 : 0xf, p.mma == MLA_MMA_ANY ? 0 : 0xf, 0xffff,
-               0xffff),
-          p.features, static_cast<uint32_t>(p.page_size), p.heads};
+  const auto u = [](int32_t value) { return static_cast<uint32_t>(value); };
+  const auto any = [](int32_t value) { return value == 0 ? 0u : 0xfu; };
+  return {pack({u(p.kind), u(p.q_dtype), u(p.kv_dtype), u(p.partial_dtype), u(p.out_dtype), u(p.cache_layout),
+                u(p.family), u(p.mma), u(p.arithmetic)}),
+          pack({0xf, 0xf, 0xf, 0xf, 0xf, 0xf, any(p.family), any(p.mma), any(p.arithmetic)}),
+          pack_dims(u(p.head_dim_k), u(p.head_dim_v)),
+          p.features,
+          u(p.page_size),
+          u(p.heads),
+          u(p.q_len)};
 }
 
 bool Selector::serves(const Entry& entry, const Wanted& w) {
-  // A page size is a power of two, so it is its own bit of page_sizes.
-  return ((entry.config ^ w.config) & w.mask) == 0 && (entry.features & w.features) == w.features &&
-         (entry.page_sizes & w.page_size) != 0 && entry.rows >= w.heads;
+  return ((entry.words ^ w.words) & w.mask) == 0 && entry.dims == w.dims &&
+         (entry.features & w.features) == w.features && w.page_size <= entry.page_size_max &&
+         (entry.folds != 0 || entry.rows >= w.heads) && w.page_size % entry.page_size_multiple == 0;
+}
+
+uint64_t Selector::row_tiles(const Entry& entry, const Wanted& w) {
+  return entry.folds != 0 ? (w.q_len * w.heads + entry.rows - 1) / entry.rows : w.q_len;
 }
 
 bool Selector::best(const mla_problem& problem, uint32_t* index) const {
   const Wanted w = wanted(problem);
   int best_rank = 0;
+  uint64_t best_cost = 0;
   const Entry* best_entry = nullptr;
   for (const Group& group : groups_) {
     const int rank = target_rank(group.sm, group.suffix, problem.cc_major, problem.cc_minor);
     if (rank == kRunsNot || (best_entry != nullptr && rank >= best_rank)) continue;
-    for (uint32_t i = group.begin; i < group.end; ++i) {
-      if (!serves(entries_[i], w)) continue;
-      best_rank = rank;
-      best_entry = &entries_[i];
-      break;
+    const Entry* best_here = nullptr;
+    for (uint32_t i = group.begin; i < group.end; i += 1 + entries_[i].alike) {
+      const Entry& entry = entries_[i];
+      if (!serves(entry, w)) continue;
+      const uint64_t cost = row_tiles(entry, w) * entry.tile_cost;
+      if (best_here != nullptr &&
+          (cost > best_cost || (cost == best_cost && entry.order > best_here->order))) {
+        continue;
+      }
+      best_cost = cost;
+      best_here = &entry;
     }
+    if (best_here == nullptr) continue;
+    best_rank = rank;
+    best_entry = best_here;
   }
   if (best_entry == nullptr) return false;
   *index = best_entry->index;
@@ -228,56 +277,61 @@ bool Selector::best(const mla_problem& problem, uint32_t* index) const {
 
 std::vector<uint32_t> Selector::ranked(const mla_problem& problem) const {
   const Wanted w = wanted(problem);
-  std::vector<std::tuple<int, uint32_t>> order;  // rank of the target, position in entries_
+  // Rank of the target, cost, priority and id, place in entries_.
+  std::vector<std::tuple<int, uint64_t, uint32_t, uint32_t>> order;
   for (const Group& group : groups_) {
     const int rank = target_rank(group.sm, group.suffix, problem.cc_major, problem.cc_minor);
     for (uint32_t i = group.begin; rank != kRunsNot && i < group.end; ++i) {
-      if (serves(entries_[i], w)) order.emplace_back(rank, i);
+      const Entry& entry = entries_[i];
+      if (serves(entry, w)) order.emplace_back(rank, row_tiles(entry, w) * entry.tile_cost, entry.order, i);
     }
   }
   std::sort(order.begin(), order.end());
   std::vector<uint32_t> out;
-  for (const auto& [rank, position] : order) out.push_back(entries_[position].index);
+  for (const auto& [rank, cost, place, position] : order) out.push_back(entries_[position].index);
   return out;
 }
 
 std::string Selector::reasons_against(uint32_t index, const mla_problem& p) const {
   const manifest::Kernel& kernel = (*kernels_)[index];
-  const manifest::Config& c = kernel.config;
+  const cubin::Facts& f = kernel.facts;
   if (!(*unusable_)[index].empty()) return (*unusable_)[index];
   std::string out;
   const auto add = [&out](const std::string& reason) { out += (out.empty() ? "" : "; ") + reason; };
+  const auto u = [](int32_t value) { return static_cast<uint32_t>(value); };
   if (target_rank(kernel.target.sm, kernel.target.suffix, p.cc_major, p.cc_minor) == kRunsNot) {
     add(text("built for ", target_reach(kernel.target), ", not on ", cc_name(p.cc_major, p.cc_minor)));
   }
-  const std::tuple<const char*, uint32_t, int32_t> dtypes[] = {
-      {"q", c.q_dtype, p.q_dtype}, {"kv", c.kv_dtype, p.kv_dtype}, {"out", c.out_dtype, p.out_dtype}};
-  for (const auto& [name, has, wants] : dtypes) {
-    if (static_cast<int32_t>(has) != wants) {
-      add(text(name, " is ", dtype_name(static_cast<int32_t>(has)), ", wanted ", dtype_name(wants)));
+  if (f.kind != u(p.kind)) {
+    add(text("kind is ", word_name(kKinds, f.kind), ", wanted ", word_name(kKinds, u(p.kind))));
+    return out;
+  }
+  const std::tuple<const char*, std::span<const Word>, uint32_t, int32_t, bool> words[] = {
+      {"q", kDTypes, f.q_dtype, p.q_dtype, false},
+      {"kv", kDTypes, f.kv_dtype, p.kv_dtype, false},
+      {"partial out", kDTypes, f.partial_dtype, p.partial_dtype, false},
+      {"out", kDTypes, f.out_dtype, p.out_dtype, false},
+      {"cache layout", kCacheLayouts, f.cache_layout, p.cache_layout, false},
+      {"family", kFamilies, f.family, p.family, true},
+      {"mma", kMmas, f.mma, p.mma, true},
+      {"arithmetic", kArithmetics, f.arithmetic, p.arithmetic, true}};
+  for (const auto& [name, list, has, wants, zero_is_any] : words) {
+    if (has == u(wants) || (zero_is_any && wants == 0)) continue;
+    add(text(name, " is ", word_name(list, has), ", wanted ", word_name(list, u(wants))));
+  }
+  if (f.head_dim_k != u(p.head_dim_k)) add(text("head_dim_k is ", f.head_dim_k, ", wanted ", p.head_dim_k));
+  if (f.head_dim_v != u(p.head_dim_v)) add(text("head_dim_v is ", f.head_dim_v, ", wanted ", p.head_dim_v));
+  if (f.kind == kind::kDECODE) {
+    if ((f.requires_bits & requirement::kROW_TILES) == 0 && f.rows < u(p.heads)) {
+      add(text("serves up to ", f.rows, " heads, wanted ", p.heads));
+    }
+    if (u(p.page_size) > f.page_size_max || u(p.page_size) % f.page_size_multiple != 0) {
+      add(text("serves page sizes that are multiples of ", f.page_size_multiple, " up to ", f.page_size_max,
+               ", wanted ", p.page_size));
     }
   }
-  if (static_cast<int32_t>(c.head_dim_k) != p.head_dim_k) {
-    add(text("head_dim_k is ", c.head_dim_k, ", wanted ", p.head_dim_k));
-  }
-  if (static_cast<int32_t>(c.head_dim_v) != p.head_dim_v) {
-    add(text("head_dim_v is ", c.head_dim_v, ", wanted ", p.head_dim_v));
-  }
-  if (static_cast<int32_t>(c.rows) < p.heads) {
-    add(text("serves up to ", c.rows, " heads, wanted ", p.heads));
-  }
-  if (static_cast<uint32_t>(p.page_size) < c.page_size_min ||
-      static_cast<uint32_t>(p.page_size) > c.page_size_max) {
-    add(text("serves page sizes ", c.page_size_min, " ... ", c.page_size_max, ", wanted ", p.page_size));
-  }
-  if (p.family != MLA_FAMILY_ANY && static_cast<int32_t>(c.family) != p.family) {
-    add(text("family is ", family_name(static_cast<int32_t>(c.family)), ", wanted ", family_name(p.family)));
-  }
-  if (p.mma != MLA_MMA_ANY && static_cast<int32_t>(c.mma) != p.mma) {
-    add(text("mma is ", mma_name(static_cast<int32_t>(c.mma)), ", wanted ", mma_name(p.mma)));
-  }
-  if ((c.features & p.features) != p.features) {
-    add(text("lacks feature ", features_name(p.features & ~c.features)));
+  if ((f.features & p.features) != p.features) {
+    add(text("lacks ", feature_names(p.features & ~f.features)));
   }
   return out;
 }
@@ -286,39 +340,21 @@ std::string Selector::explain(const mla_problem& problem) const {
   if (kernels_->empty()) return "the bundle has no kernels\n";
   std::string out;
   const std::vector<uint32_t> order = ranked(problem);
+  const Wanted w = wanted(problem);
   std::vector<bool> serves(kernels_->size(), false);
+  std::vector<uint64_t> tiles(kernels_->size(), 0);
+  for (const Entry& entry : entries_) tiles[entry.index] = row_tiles(entry, w);
   for (size_t i = 0; i < order.size(); ++i) {
     const manifest::Kernel& kernel = (*kernels_)[order[i]];
+    const cubin::Facts& f = kernel.facts;
+    const uint64_t count = tiles[order[i]];
     serves[order[i]] = true;
-    out += text("rank ", i + 1, ": ", kernel.id, " (sm_", kernel.target.sm, kernel.target.suffix, ", ",
-                kernel.config.rows, " rows, priority ", kernel.priority, ")\n");
+    out += text("rank ", i + 1, ": ", kernel.id, " (sm_", kernel.target.sm, kernel.target.suffix, ", cost ",
+                count * f.tile_cost, " = ", count, count == 1 ? " row tile of " : " row tiles of ",
+                f.tile_cost, ", priority ", f.priority, ")\n");
   }
   for (uint32_t i = 0; i < kernels_->size(); ++i) {
     if (!serves[i]) out += text("passed over: ", (*kernels_)[i].id, ": ", reasons_against(i, problem), "\n");
-  }
-  return out;
-}
-
-std::string dtype_name(int32_t dtype) {
-  return dtype == MLA_DTYPE_E4M3 ? "e4m3" : dtype == MLA_DTYPE_BF16 ? "bf16" : text("type ", dtype);
-}
-
-std::string family_name(int32_t family) {
-  return family == MLA_FAMILY_CLUSTER  ? "cluster"
-         : family == MLA_FAMILY_HOPPER ? "hopper"
-                                       : text("family ", family);
-}
-
-std::string mma_name(int32_t mma) {
-  return mma == MLA_MMA_PLAIN ? "plain" : mma == MLA_MMA_BLOCK_SCALED ? "block_scaled" : text("mma ", mma);
-}
-
-std::string features_name(uint32_t features) {
-  std::string out;
-  const std::tuple<uint32_t, const char*> names[] = {
-      {MLA_FEATURE_LSE, "LSE"}, {MLA_FEATURE_PDL, "PDL"}, {MLA_FEATURE_SEPARATE_VALUES, "SEPARATE_VALUES"}};
-  for (const auto& [bit, name] : names) {
-    if ((features & bit) != 0) out += (out.empty() ? "" : ", ") + std::string(name);
   }
   return out;
 }

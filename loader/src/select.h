@@ -13,10 +13,6 @@
 
 namespace mla::loader {
 
-// Limits of a problem, whatever the bundle.
-inline constexpr int32_t kMaxHeads = 128;
-inline constexpr int32_t kMaxQLen = 64;
-
 // How well a cubin fits a compute capability: lower is better. The rule is NVIDIA's: "sm_XYa" runs
 // on exactly X.Y, "sm_XYf" on the same family from X.Y on, "sm_XY" on the same major from X.Y on.
 inline constexpr int kRunsNot = -1;
@@ -24,12 +20,13 @@ int target_rank(uint32_t sm, const std::string& suffix, int32_t cc_major, int32_
 // "sm_120a, which runs on compute capability 12.0 alone"
 std::string target_reach(const manifest::Target& target);
 
-// Why the loader cannot launch a kernel, "" if it can: a family, type or layout that it does not
-// know. `params_version` is that of the bundle.
+// Why the loader cannot launch a kernel, "" if it can: a kind, requirement, word or parameter struct
+// that it does not know.
 std::string unusable_reason(const manifest::Kernel& kernel);
 
-// Checks the fields of a problem. Errors name the field ("problem.heads").
-Error check_problem(const mla_problem& problem);
+// Checks the fields of a problem and fills in the defaults of those that are 0. Errors name the field
+// ("problem.heads").
+Error check_problem(mla_problem* problem);
 // What check_problem leaves out: that a compute capability is given.
 Error check_compute_capability(const mla_problem& problem);
 
@@ -49,13 +46,21 @@ class Selector {
  private:
   // What one kernel serves, packed for a fast scan.
   struct Entry {
-    uint64_t config;      // dtypes, dims, family, form of the MMA
-    uint32_t features;    // MLA_FEATURE_*
-    uint32_t page_sizes;  // bit n: pages of 2^n tokens
-    int32_t rows;
+    uint64_t words;  // kind, dtypes, family, ...: four bits each
+    uint64_t dims;
+    uint32_t features;  // MLA_FEATURE_*
+    uint32_t page_size_multiple;
+    uint32_t page_size_max;
+    uint32_t rows;
+    uint32_t tile_cost;
+    uint32_t folds;  // rows are (query token, head) pairs, not heads alone
+    uint32_t alike;  // entries behind this one that differ in cost, priority and id alone
+    uint32_t order;  // among all entries, by priority and id: the lower wins
     uint32_t index;
   };
-  // Kernels of one target: entries_[begin, end), best first whatever the problem.
+  static Entry make_entry(const manifest::Kernel& kernel);
+  // Kernels of one target: entries_[begin, end). Those that differ in cost, priority and id alone lie
+  // together, the best first, so that a scan looks at one of them.
   struct Group {
     uint32_t sm;
     std::string suffix;
@@ -63,14 +68,17 @@ class Selector {
     uint32_t end;
   };
   struct Wanted {
-    uint64_t config;
-    uint64_t mask;  // bits of config that matter
+    uint64_t words;
+    uint64_t mask;  // bits of words that matter
+    uint64_t dims;
     uint32_t features;
     uint32_t page_size;
-    int32_t heads;
+    uint32_t heads;
+    uint32_t q_len;
   };
   static Wanted wanted(const mla_problem& problem);
   static bool serves(const Entry& entry, const Wanted& wanted);
+  static uint64_t row_tiles(const Entry& entry, const Wanted& wanted);
   std::string reasons_against(uint32_t index, const mla_problem& problem) const;
 
   const std::vector<manifest::Kernel>* kernels_ = nullptr;
@@ -78,11 +86,5 @@ class Selector {
   std::vector<Entry> entries_;
   std::vector<Group> groups_;
 };
-
-// Words for messages.
-std::string dtype_name(int32_t dtype);
-std::string family_name(int32_t family);
-std::string mma_name(int32_t mma);
-std::string features_name(uint32_t features);  // "LSE, PDL"
 
 }  // namespace mla::loader

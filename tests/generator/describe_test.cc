@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "generator/ninja_file.h"
+#include "manifest/fields.h"
 #include "manifest/sha256.h"
 #include "tests/generator/complete_cubin.h"
 
@@ -37,22 +38,16 @@ TEST(Describe, EveryFieldComesFromTheCubin) {
   EXPECT_EQ(kernel.sha256, sha256_hex(image));
   EXPECT_EQ(kernel.target.name(), "sm_120f");
   EXPECT_EQ(kernel.symbol, "mla_cluster_x");
-  EXPECT_EQ(kernel.config.rows, 128u);
-  EXPECT_EQ(kernel.config.page_size_max, 128u);
-  EXPECT_EQ(kernel.config.k_swizzle, 64u);
-  EXPECT_EQ(kernel.config.features, cubin::kFeatureLse);
-  EXPECT_EQ(kernel.launch.threads, 384u);
-  EXPECT_EQ(kernel.launch.cluster_size, 4u);
-  EXPECT_EQ(kernel.launch.dynamic_smem, 100352u);
-  EXPECT_EQ(kernel.launch.carveout, 100);
+  const cubin::Facts facts = test::complete_facts();
+  for (const manifest::Field& field : cubin::kFields) {
+    EXPECT_EQ(manifest::get(kernel.facts, field), manifest::get(facts, field)) << field.name;
+  }
   EXPECT_EQ(kernel.resources.registers, 168u);
   EXPECT_EQ(kernel.resources.stack_bytes, 24u);
   EXPECT_EQ(kernel.resources.spill_bytes, manifest::kSpillUnknown);
   EXPECT_EQ(kernel.resources.static_smem, 400u);
-  EXPECT_EQ(kernel.params.version, kParamsVersion);
-  EXPECT_EQ(kernel.params.bytes, sizeof(DecodeParams));
   EXPECT_EQ(kernel.min_driver, "580.65.06");
-  EXPECT_EQ(kernel.priority, 3);
+  EXPECT_EQ(kernel.unknown, "");
 }
 
 TEST(Describe, WithoutStackThereAreNoSpills) {
@@ -71,9 +66,38 @@ TEST(Describe, EveryConstantIsNeeded) {
   for (const auto& [name, value] : test::complete_constants()) {
     Constants constants = test::complete_constants();
     constants.erase(name);
+    const std::string expected = name == "info_version" || name == "kind"
+                                     ? "those of kernels/common/mla_cubin_info.h"
+                                     : "all that kernels/common/mla_cubin_info.h has for a decode kernel";
     EXPECT_EQ(error_of(test::complete_cubin("cluster_x", constants).build()),
-              "k.cubin: no constant mla_" + name + "; expected all of kernels/common/mla_cubin_info.h");
+              "k.cubin: no constant mla_" + name + "; expected " + expected);
   }
+  Constants constants = test::complete_constants();
+  constants.erase("rows");
+  constants.erase("tile_cost");
+  EXPECT_EQ(error_of(test::complete_cubin("cluster_x", constants).build()),
+            "k.cubin: no constant mla_rows, mla_tile_cost; expected all that "
+            "kernels/common/mla_cubin_info.h has for a decode kernel");
+}
+
+TEST(Describe, AMergeKernelHasOtherConstants) {
+  cubin::Facts facts = test::complete_facts();
+  facts.kind = kind::kMERGE;
+  facts.family = family::kMERGE;
+  facts.partial_dtype = dtype::kF32;
+  facts.params_struct = params_struct::kMERGE;
+  Constants constants = test::constants_of(facts);
+  EXPECT_EQ(constants.count("rows"), 0u);
+  manifest::Kernel kernel;
+  std::string toolkit;
+  const Status status =
+      describe(test::complete_cubin("merge_x", constants).build(), "k.cubin", &kernel, &toolkit);
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(kernel.facts.partial_dtype, dtype::kF32);
+  EXPECT_EQ(kernel.facts.rows, 0u);
+  constants["rows"] = 64;
+  EXPECT_EQ(error_of(test::complete_cubin("merge_x", constants).build()),
+            "k.cubin: has the constant mla_rows; a merge kernel has none");
 }
 
 std::string with(const std::string& name, uint32_t value) {
@@ -84,19 +108,30 @@ std::string with(const std::string& name, uint32_t value) {
 
 TEST(Describe, WrongConstantsAreRefused) {
   EXPECT_EQ(with("info_version", 9), "k.cubin: mla_info_version is 9; this program knows 1");
+  EXPECT_EQ(with("kind", 9),
+            "k.cubin: mla_kind is 9, which stands for nothing in kernels/common/mla_words.h");
   EXPECT_EQ(with("family", 7),
-            "k.cubin: mla_family is 7, which stands for nothing in kernels/common/mla_cubin_info.h");
-  EXPECT_EQ(with("mma", 0),
-            "k.cubin: mla_mma is 0, which stands for nothing in kernels/common/mla_cubin_info.h");
-  EXPECT_EQ(with("kv_dtype", 3),
-            "k.cubin: mla_kv_dtype is 3, which stands for nothing in kernels/common/mla_cubin_info.h");
-  EXPECT_EQ(with("features", 65), "k.cubin: mla_features is 65; this program knows the bits 7");
+            "k.cubin: mla_family is 7, which stands for nothing in kernels/common/mla_words.h");
+  EXPECT_EQ(with("mma", 0), "k.cubin: mla_mma is 0, which stands for nothing in kernels/common/mla_words.h");
+  EXPECT_EQ(with("params_struct", 3),
+            "k.cubin: mla_params_struct is 3, which stands for nothing in kernels/common/mla_words.h");
+  EXPECT_EQ(with("features", 1u << 20), "k.cubin: mla_features is 1048576; this program knows the bits 1023");
+  EXPECT_EQ(with("requires_bits", 4), "k.cubin: mla_requires_bits is 4; this program knows the bits 3");
+  EXPECT_EQ(with("rows", 0), "k.cubin: mla_rows is 0; expected an integer from 1 to 1024");
+  EXPECT_EQ(with("carveout", 4294967294u), "k.cubin: mla_carveout is -2; expected an integer from -1 to 100");
+  EXPECT_EQ(with("tensor_maps", 2), "k.cubin: mla_tensor_maps is 2; expected 0 or 1");
+  EXPECT_EQ(with("k_swizzle", 48), "k.cubin: mla_k_swizzle is 48; expected 0, 32, 64 or 128");
+  EXPECT_EQ(with("colour", 1),
+            "k.cubin: has the constant \"mla_colour\", which kernels/common/mla_cubin_info.h does not have");
+  EXPECT_EQ(with("page_size_max", 100),
+            "k.cubin: page_size_max is 100; expected a multiple of page_size_multiple, 16");
+  EXPECT_EQ(with("k_box", 128), "k.cubin: k_box is 128, 128 bytes; expected at most k_swizzle, 64 bytes");
   EXPECT_EQ(with("threads", 256),
             "k.cubin: mla_threads is 256, the kernel is compiled for blocks of 384 threads");
   EXPECT_EQ(with("cluster_size", 2),
             "k.cubin: mla_cluster_size is 2, the kernel is compiled for clusters of 4");
   EXPECT_EQ(with("params_bytes", 400),
-            "k.cubin: mla_params_bytes is 400, the kernel's parameter has 384 bytes");
+            "k.cubin: mla_params_bytes is 400, the kernel's parameter has 640 bytes");
 }
 
 TEST(Describe, WrongCodeIsRefused) {
@@ -158,9 +193,11 @@ TEST(Compare, AskedAndBuiltMustAgree) {
   ASSERT_TRUE(describe(test::complete_cubin().build(), "k.cubin", &built, &toolkit).ok());
   Configuration asked;
   asked.symbol = "mla_cluster_x";
-  asked.family = "cluster";
+  asked.kind = kind::kDECODE;
+  asked.family = family::kCLUSTER;
   asked.target = {120, "f"};
-  asked.constants = {{"rows", 128}, {"mma", cubin::kMmaPlain}, {"threads", 384}};
+  const auto field = [](const char* name) { return manifest::find_field(name); };
+  asked.constants = {{field("rows"), 128}, {field("mma"), mma_form::kPLAIN}, {field("threads"), 384}};
   asked.priority = 3;
   asked.carveout = 100;
   PtxasReport report;
@@ -172,31 +209,34 @@ TEST(Compare, AskedAndBuiltMustAgree) {
   Configuration other = asked;
   other.target.suffix = "a";
   other.symbol = "mla_cluster_y";
-  other.family = "hopper";
-  other.constants = {{"rows", 64}, {"mma", cubin::kMmaBlockScaled}};
+  other.kind = kind::kMERGE;
+  other.family = family::kHOPPER;
+  other.constants = {{field("rows"), 64}, {field("mma"), mma_form::kBLOCK_SCALED}, {field("features"), 3}};
   other.priority = 0;
   other.carveout = -1;
-  EXPECT_EQ(compare(other, built, report),
-            (Lines{"target: the cubin says sm_120f; asked for sm_120a",
-                   "kernel symbol: the cubin says mla_cluster_x; asked for mla_cluster_y",
-                   "family: the cubin says cluster; asked for hopper",
-                   "priority: the cubin says 3; asked for 0", "carveout: the cubin says 100; asked for -1",
-                   "mla_rows: the cubin says 128; asked for 64", "mla_mma: the cubin says 1; asked for 2"}));
-
-  other = asked;
-  other.limits.registers = 167;
-  other.limits.spill_bytes = 15;
-  other.limits.stack_bytes = 23;
-  other.limits.static_smem = 399;
-  other.limits.dynamic_smem = 100351;
-  other.limits.cubin_bytes = 100;
   EXPECT_EQ(
       compare(other, built, report),
-      (Lines{"registers: 168 is more than the limit of 167", "spilled bytes: 16 is more than the limit of 15",
-             "stack bytes: 24 is more than the limit of 23",
-             "static shared memory: 400 is more than the limit of 399",
-             "dynamic shared memory: 100352 is more than the limit of 100351",
-             "cubin bytes: " + std::to_string(built.size) + " is more than the limit of 100"}));
+      (Lines{"target: the cubin says sm_120f; asked for sm_120a",
+             "kernel symbol: the cubin says mla_cluster_x; asked for mla_cluster_y",
+             "mla_kind: the cubin says decode; asked for merge",
+             "mla_family: the cubin says cluster; asked for hopper",
+             "mla_priority: the cubin says 3; asked for 0", "mla_carveout: the cubin says 100; asked for -1",
+             "mla_rows: the cubin says 128; asked for 64",
+             "mla_mma: the cubin says plain; asked for block_scaled",
+             "mla_features: the cubin says lse; asked for lse, pdl"}));
+
+  other = asked;
+  other.limits = {{"registers", 167},      {"spill_bytes", 15},      {"stack_bytes", 23},
+                  {"static_smem", 399},    {"dynamic_smem", 100351}, {"cubin_bytes", 100},
+                  {"bytes_per_worker", 1}, {"max_workers", 256}};
+  EXPECT_EQ(
+      compare(other, built, report),
+      (Lines{"bytes_per_worker: 4096 is more than the limit of 1",
+             "cubin_bytes: " + std::to_string(built.size) + " is more than the limit of 100",
+             "dynamic_smem: 100352 is more than the limit of 100351",
+             "registers: 168 is more than the limit of 167", "spill_bytes: 16 is more than the limit of 15",
+             "stack_bytes: 24 is more than the limit of 23",
+             "static_smem: 400 is more than the limit of 399"}));
 
   PtxasReport wrong = report;
   wrong.registers = 167;

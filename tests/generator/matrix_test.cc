@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "manifest/fields.h"
+
 namespace mla::generator {
 namespace {
 
@@ -90,15 +92,16 @@ TEST(Matrix, ConfigurationSaysWhatToBuildAndWhatItMustBe) {
   EXPECT_EQ(one.macros,
             (std::vector<std::pair<std::string, std::string>>{{"MLA_ROWS", "64"}, {"MLA_MMA", "1"}}));
   EXPECT_EQ(one.constants,
-            (std::vector<std::pair<std::string, uint32_t>>{{"kv_dtype", 1u}, {"rows", 64u}, {"mma", 2u}}));
+            (std::vector<std::pair<const cubin::Field*, uint32_t>>{{manifest::find_field("kv_dtype"), 1u},
+                                                                   {manifest::find_field("rows"), 64u},
+                                                                   {manifest::find_field("mma"), 2u}}));
+  EXPECT_EQ(one.kind, kind::kDECODE);
+  EXPECT_EQ(one.family, family::kCLUSTER);
   EXPECT_EQ(one.priority, 3);
   EXPECT_EQ(one.carveout, 50);
-  EXPECT_EQ(one.limits.registers, 168u);
-  EXPECT_EQ(one.limits.spill_bytes, 0u);
-  EXPECT_FALSE(one.limits.dynamic_smem.has_value());
+  EXPECT_EQ(one.limits, (Limits{{"registers", 168}, {"spill_bytes", 0}}));
   ASSERT_TRUE(expand(matrix, {{"sm_90a"}, "r64_plain"}, &expansion).ok());
-  EXPECT_EQ(expansion.configurations.at(0).limits.spill_bytes, 64u);
-  EXPECT_EQ(expansion.configurations.at(0).limits.registers, 168u);
+  EXPECT_EQ(expansion.configurations.at(0).limits, (Limits{{"registers", 168}, {"spill_bytes", 64}}));
   EXPECT_EQ(expansion.configurations.at(0).priority, 0);
 }
 
@@ -134,9 +137,13 @@ TEST(Matrix, TheDefaultOneIsValid) {
   for (const Configuration& one : expansion.configurations) {
     // A target without suffix has neither setmaxnreg nor 8-bit ldmatrix.
     EXPECT_FALSE(one.target.suffix.empty()) << one.id;
-    EXPECT_TRUE(one.limits.dynamic_smem && *one.limits.dynamic_smem <= 101376 - 1024) << one.id;
-    EXPECT_TRUE(one.limits.registers && *one.limits.registers <= 168) << one.id;
-    EXPECT_TRUE(one.limits.spill_bytes.has_value()) << one.id;
+    EXPECT_EQ(one.limits.count("spill_bytes"), 1u) << one.id;
+    if (one.target.sm == 120 && one.kind == kind::kDECODE) {
+      ASSERT_EQ(one.limits.count("dynamic_smem"), 1u) << one.id;
+      EXPECT_LE(one.limits.at("dynamic_smem"), 101376u - 1024u) << one.id;
+      ASSERT_EQ(one.limits.count("registers"), 1u) << one.id;
+      EXPECT_LE(one.limits.at("registers"), 168u) << one.id;
+    }
     EXPECT_TRUE(std::ifstream(MLA_SOURCE_DIR "/" + one.source).good()) << one.source;
   }
 }
@@ -162,16 +169,33 @@ constexpr Case kCases[] = {
     {"unknown_key", R"([{"op": "add", "path": "/target", "value": 1}])",
      "(top level): unknown key \"target\"; expected only format, bundle, targets, families"},
     {"unknown_key_of_family", R"([{"op": "add", "path": "/families/0/priority", "value": 1}])",
-     "/families/0: unknown key \"priority\"; expected only name, source, flags, carveout, axes, rules, "
+     "/families/0: unknown key \"priority\"; expected only name, kind, source, flags, carveout, axes, rules, "
      "priorities, limits"},
     {"unknown_key_of_axis", R"([{"op": "add", "path": "/families/0/axes/1/default", "value": 1}])",
      "/families/0/axes/1: unknown key \"default\"; expected only name, constant, macro, why, values"},
     {"unknown_key_of_value", R"([{"op": "add", "path": "/families/0/axes/1/values/0/why", "value": "w"}])",
      "/families/0/axes/1/values/0: unknown key \"why\"; expected only id, is, define"},
     {"unknown_limit", R"([{"op": "add", "path": "/families/0/limits/0/max/spills", "value": 1}])",
-     "/families/0/limits/0/max: unknown key \"spills\"; expected only registers, spill_bytes, stack_bytes, "
-     "static_smem, "
-     "dynamic_smem, cubin_bytes"},
+     "/families/0/limits/0/max: no limit \"spills\"; expected one of registers, spill_bytes, stack_bytes, "
+     "static_smem, cubin_bytes, or a number of kernels/common/mla_cubin_info.h"},
+    {"limit_of_a_word", R"([{"op": "add", "path": "/families/0/limits/0/max/mma", "value": 1}])",
+     "/families/0/limits/0/max: no limit \"mma\"; expected one of registers, spill_bytes, stack_bytes, "
+     "static_smem, cubin_bytes, or a number of kernels/common/mla_cubin_info.h"},
+    {"unknown_kind", R"([{"op": "add", "path": "/families/0/kind", "value": "append"}])",
+     "/families/0/kind: got \"append\"; expected \"decode\" or \"merge\""},
+    {"constant_of_another_kind", R"([{"op": "add", "path": "/families/0/kind", "value": "merge"}])",
+     "/families/0/axes/0/constant: got \"kv_dtype\"; expected a constant of a merge kernel"},
+    {"constant_that_stands_elsewhere",
+     R"([{"op": "replace", "path": "/families/0/axes/1/constant", "value": "priority"}])",
+     "/families/0/axes/1/constant: got \"priority\"; expected a constant of a configuration, for instance "
+     "\"rows\""},
+    {"is_out_of_range", R"([{"op": "replace", "path": "/families/0/axes/1/values/0/is", "value": 2048}])",
+     "/families/0/axes/1/values/0/is: got 2048; expected an integer from 1 to 1024"},
+    {"is_unknown_feature", R"([{"op": "replace", "path": "/families/0/axes/1/constant", "value": "features"},
+                               {"op": "replace", "path": "/families/0/axes/1/values/0/is", "value": ["x"]}])",
+     "/families/0/axes/1/values/0/is/0: got \"x\"; expected \"lse\", \"pdl\", \"separate_values\", "
+     "\"strides\", \"ragged_q\", \"non_causal\", \"context_parallel\", \"fixed_split\", \"window\" or "
+     "\"sparse\""},
     {"other_format", R"([{"op": "replace", "path": "/format/name", "value": "mla-bundle"}])",
      "/format/name: got \"mla-bundle\"; expected \"mla-matrix\""},
     {"newer_major", R"([{"op": "replace", "path": "/format/major", "value": 2}])",
@@ -189,7 +213,7 @@ constexpr Case kCases[] = {
     {"family_is_text", R"([{"op": "replace", "path": "/families/1", "value": "hopper"}])",
      "/families/1: got \"hopper\"; expected an object"},
     {"unknown_family", R"([{"op": "replace", "path": "/families/0/name", "value": "volta"}])",
-     "/families/0/name: got \"volta\"; expected \"cluster\" or \"hopper\""},
+     "/families/0/name: got \"volta\"; expected \"cluster\", \"hopper\" or \"merge\""},
     {"source_missing", R"([{"op": "remove", "path": "/families/0/source"}])",
      "/families/0: \"source\" is missing; expected a path relative to the source folder"},
     {"source_absolute", R"([{"op": "replace", "path": "/families/0/source", "value": "/a.cu"}])",
@@ -241,9 +265,9 @@ constexpr Case kCases[] = {
     {"is_without_constant", R"([{"op": "add", "path": "/families/1/axes/0/values/0/is", "value": 1}])",
      "/families/1/axes/0/values/0: \"is\" without a \"constant\" of the axis"},
     {"is_missing", R"([{"op": "remove", "path": "/families/0/axes/1/values/0/is"}])",
-     "/families/0/axes/1/values/0: \"is\" is missing; expected an integer from 0 to 4294967295"},
+     "/families/0/axes/1/values/0: \"is\" is missing; expected an integer from 1 to 1024"},
     {"is_unknown_word", R"([{"op": "replace", "path": "/families/0/axes/2/values/0/is", "value": "sparse"}])",
-     "/families/0/axes/2/values/0/is: got \"sparse\"; expected \"plain\" or \"block_scaled\""},
+     "/families/0/axes/2/values/0/is: got \"sparse\"; expected \"plain\", \"block_scaled\" or \"wgmma\""},
     {"constant_unknown", R"([{"op": "replace", "path": "/families/0/axes/1/constant", "value": "colour"}])",
      "/families/0/axes/1/constant: got \"colour\"; expected a constant of a configuration, for instance "
      "\"rows\""},

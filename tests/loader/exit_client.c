@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   void (*mark)(const char*);
   if (argc != 2) return 2;
   check(mla_bundle_open(argv[1], NULL, &bundle), "open");
+  problem.heads = 128;
   check(mla_prepare(bundle, &problem, NULL, &kernel), "prepare");
   args.q = args.kv = args.page_table = args.seq_lens = args.out = 4096;
   args.workspace = 8192;

@@ -9,7 +9,9 @@ struct mla_all {
   mla_problem problem;
   mla_prepare_options prepare;
   mla_prepared_info prepared;
+  mla_workspace_query workspace;
   mla_launch_args launch;
+  mla_merge_args merge;
 };
 
 int mla_header_client(void);
@@ -20,7 +22,10 @@ int mla_header_client(void) {
   mla_problem problem = MLA_PROBLEM_INIT;
   mla_prepare_options prepare = MLA_PREPARE_OPTIONS_INIT;
   mla_prepared_info prepared = MLA_PREPARED_INFO_INIT;
+  mla_workspace_query workspace = MLA_WORKSPACE_QUERY_INIT;
   mla_launch_args launch = MLA_LAUNCH_ARGS_INIT;
-  return (int)(open.flags + bundle.reserved + kernel.sm + problem.features + prepare.flags + launch.flags) +
+  mla_merge_args merge = MLA_MERGE_ARGS_INIT;
+  return (int)(open.flags + bundle.format_minor + kernel.sm + problem.features + prepare.flags +
+               launch.flags + workspace.flags + merge.flags) +
          prepared.device + MLA_SUCCESS + MLA_ERROR_INTERNAL + MLA_VERSION;
 }

@@ -2,6 +2,7 @@
 //
 // Launching: what reaches the driver, every argument error, and every failure of the driver.
 #include <cmath>
+#include <cstdio>
 #include <functional>
 #include <limits>
 #include <thread>
@@ -116,15 +117,37 @@ TEST_F(LaunchTest, OneLaunchWithTheParameters) {
   EXPECT_EQ(p.bad_page_counter, args.bad_page_counter);
   EXPECT_EQ(p.page_table_stride, 40);
   EXPECT_EQ(p.softmax_scale, 0.125f);
-  EXPECT_EQ(p.q_scale, 0.5f);
+  EXPECT_EQ(p.q_scale, 1.0f) << "given by pointer";
   EXPECT_EQ(p.kv_scale, -2.0f);
   EXPECT_EQ(p.batch, 4);
   EXPECT_EQ(p.q_len, 2);
   EXPECT_EQ(p.heads, 128);
   EXPECT_EQ(p.pages, 1000);
   EXPECT_EQ(p.max_pages_per_seq, 32);
-  EXPECT_EQ(p.page_size_log2, 6);
+  EXPECT_EQ(p.kv, args.kv);
+  EXPECT_EQ(p.v, args.kv);
+  EXPECT_EQ(p.partials, args.workspace + 4096);
+  EXPECT_EQ(p.kv_token_stride, 576);
+  EXPECT_EQ(p.kv_page_stride, 64 * 576);
+  EXPECT_EQ(p.v_token_stride, 576);
+  EXPECT_EQ(p.v_page_stride, 64 * 576);
+  EXPECT_EQ(p.q_head_stride, 576);
+  EXPECT_EQ(p.q_token_stride, 128 * 576);
+  EXPECT_EQ(p.out_head_stride, 1024);
+  EXPECT_EQ(p.out_token_stride, 128 * 1024);
+  EXPECT_EQ(p.lse_head_stride, 1);
+  EXPECT_EQ(p.lse_token_stride, 128);
+  EXPECT_EQ(p.page_size, 64);
+  EXPECT_EQ(page_of(639, p.page_magic, p.page_shift), 9);
+  EXPECT_EQ(page_of(640, p.page_magic, p.page_shift), 10);
+  EXPECT_EQ(p.box_tokens_log2, 6u);
+  EXPECT_EQ(p.causal, 1);
   EXPECT_EQ(p.max_splits, 3);
+  EXPECT_EQ(p.q_offsets, 0u);
+  EXPECT_EQ(p.sparse_indices, 0u);
+  EXPECT_EQ(p.window, 0);
+  EXPECT_EQ(p.split_tokens, 0);
+  EXPECT_EQ(p.cp_size, 0);
   EXPECT_EQ(p.zero, 0);
 }
 
@@ -178,7 +201,10 @@ TEST_F(LaunchTest, TensorMapsWithStridesAndValuesOfTheirOwn) {
   expected = {cuda::kTensorMapUint8,       3, args.v, {512, 16, 1000}, {528, 528 * 16}, {128, 16, 1}, {}, 0,
               cuda::kTensorMapSwizzle128B, 0, 0};
   expect_map(&params().v_map, expected);
-  EXPECT_EQ(params().page_size_log2, 4);
+  EXPECT_EQ(params().box_tokens_log2, 4u);
+  EXPECT_EQ(params().v, args.v);
+  EXPECT_EQ(params().v_token_stride, 528);
+  EXPECT_EQ(params().v_page_stride, 528 * 16);
 }
 
 TEST_F(LaunchTest, ValuesInKvUseItsStrides) {
@@ -203,11 +229,11 @@ TEST_F(LaunchTest, ValuesInKvUseItsStrides) {
 
 TEST_F(LaunchTest, TensorMapsOfBf16) {
   set_up([](manifest::Kernel& kernel) {
-    kernel.config.q_dtype = kernel.config.kv_dtype = MLA_DTYPE_BF16;
-    kernel.config.k_box = 64;
-    kernel.config.k_swizzle = 128;
-    kernel.config.v_box = 32;
-    kernel.config.v_swizzle = 0;
+    kernel.facts.q_dtype = kernel.facts.kv_dtype = MLA_DTYPE_BF16;
+    kernel.facts.k_box = 64;
+    kernel.facts.k_swizzle = 128;
+    kernel.facts.v_box = 32;
+    kernel.facts.v_swizzle = 0;
   });
   const Args args = good_args();
   ASSERT_OK(launch(args));
@@ -295,7 +321,9 @@ TEST_F(LaunchTest, SmallestAndLargestValues) {
   good([](Args& a) { a.pages = 1; });
   good([](Args& a) { a.pages = 0x7fffffff; });
   good([](Args& a) { a.page_size = 16; });
-  good([](Args& a) { a.page_size = 128; });
+  good([](Args& a) { a.page_size = 944; });
+  good([](Args& a) { a.page_size = 1024; });
+  good([](Args& a) { a.q_len = 0; });
   good([](Args& a) { a.batch = a.q_len = 1, a.max_pages_per_seq = 0x7fffffff / 64; });
   good([](Args& a) { a.kv_token_stride = ((int64_t{1} << 40) - 16) / 64 / 16 * 16; });
   good([](Args& a) { a.kv_token_stride = 592, a.kv_page_stride = 63 * 592 + 576; });
@@ -303,7 +331,7 @@ TEST_F(LaunchTest, SmallestAndLargestValues) {
   good([](Args& a) { a.kv_page_stride = 592, a.kv_token_stride = (a.pages - 1) * 592 + 576; });
   good([](Args& a) { a.page_table_stride = 32; });
   good([](Args& a) {
-    a.softmax_scale = -1.0f, a.q_scale = 0.0f, a.kv_scale = std::numeric_limits<float>::max();
+    a.softmax_scale = -1.0f, a.q_scale = 0.5f, a.kv_scale = std::numeric_limits<float>::max();
   });
 }
 
@@ -317,9 +345,9 @@ TEST_F(LaunchTest, NullHandles) {
 
 TEST_F(LaunchTest, StructSize) {
   expect([](Args& a) { a.struct_size = 0; },
-         "args.struct_size is 0; must be sizeof(mla_launch_args), 192 in this library (0.1.0)");
-  expect([](Args& a) { a.struct_size = 188; },
-         "args.struct_size is 188; must be sizeof(mla_launch_args), 192 in this library (0.1.0)");
+         "args.struct_size is 0; must be sizeof(mla_launch_args), 304 in this library (0.1.0)");
+  expect([](Args& a) { a.struct_size = 300; },
+         "args.struct_size is 300; must be sizeof(mla_launch_args), 304 in this library (0.1.0)");
   struct Later {
     Args known;
     uint64_t more;
@@ -330,12 +358,13 @@ TEST_F(LaunchTest, StructSize) {
   later.more = uint64_t{1} << 56;
   EXPECT_ERROR(
       mla_launch(kernel_, &later.known, stream_), MLA_ERROR_INVALID_ARGUMENT,
-      "args.struct_size is 200 and byte 199 is not zero; this library (0.1.0) knows the first 192 bytes of "
+      "args.struct_size is 312 and byte 311 is not zero; this library (0.1.0) knows the first 304 bytes of "
       "mla_launch_args: leave newer fields zero, or use a newer library");
 }
 
 TEST_F(LaunchTest, Flags) {
-  expect([](Args& a) { a.flags = 3; }, "args.flags is 0x3; allowed: 0, MLA_LAUNCH_PDL (0x1)");
+  expect([](Args& a) { a.flags = 5; },
+         "args.flags is 0x5; allowed: 0, MLA_LAUNCH_PDL (0x1) and MLA_LAUNCH_NON_CAUSAL (0x2)");
 }
 
 TEST_F(LaunchTest, Addresses) {
@@ -350,11 +379,13 @@ TEST_F(LaunchTest, Addresses) {
                           {"v", &Args::v, 16, true},
                           {"page_table", &Args::page_table, 4, false},
                           {"seq_lens", &Args::seq_lens, 4, false},
+                          {"q_offsets", &Args::q_offsets, 4, true},
                           {"out", &Args::out, 16, false},
                           {"lse", &Args::lse, 4, true},
                           {"q_scale_ptr", &Args::q_scale_ptr, 4, true},
                           {"kv_scale_ptr", &Args::kv_scale_ptr, 4, true},
-                          {"bad_page_counter", &Args::bad_page_counter, 4, true}};
+                          {"bad_page_counter", &Args::bad_page_counter, 4, true},
+                          {"sparse_indices", &Args::sparse_indices, 4, true}};
   for (const Field& f : fields) {
     const std::string name = f.name, alignment = std::to_string(f.alignment);
     if (!f.optional) {
@@ -370,17 +401,16 @@ TEST_F(LaunchTest, Addresses) {
 TEST_F(LaunchTest, Sizes) {
   expect([](Args& a) { a.batch = 0; }, "args.batch is 0; allowed: 1 ... 2147483647");
   expect([](Args& a) { a.batch = -5; }, "args.batch is -5; allowed: 1 ... 2147483647");
-  expect([](Args& a) { a.q_len = 0; }, "args.q_len is 0; allowed: 1 ... 64");
+  expect([](Args& a) { a.q_len = -1; }, "args.q_len is -1; allowed: 1 ... 64");
   expect([](Args& a) { a.q_len = 65; }, "args.q_len is 65; allowed: 1 ... 64");
-  expect([](Args& a) { a.heads = 0; }, "args.heads is 0; allowed: 1 ... 128 (the row tile of k)");
-  expect([](Args& a) { a.heads = 129; }, "args.heads is 129; allowed: 1 ... 128 (the row tile of k)");
-  expect([](Args& a) { a.page_size = 8; }, "args.page_size is 8; allowed: powers of two from 16 to 128 (k)");
-  expect([](Args& a) { a.page_size = 256; },
-         "args.page_size is 256; allowed: powers of two from 16 to 128 (k)");
-  expect([](Args& a) { a.page_size = 48; },
-         "args.page_size is 48; allowed: powers of two from 16 to 128 (k)");
+  expect([](Args& a) { a.heads = 0; }, "args.heads is 0; allowed: 1 ... 128");
+  expect([](Args& a) { a.heads = 129; }, "args.heads is 129; allowed: 1 ... 128");
+  expect([](Args& a) { a.page_size = 8; }, "args.page_size is 8; allowed: multiples of 16 up to 1024 (k)");
+  expect([](Args& a) { a.page_size = 1040; },
+         "args.page_size is 1040; allowed: multiples of 16 up to 1024 (k)");
+  expect([](Args& a) { a.page_size = 72; }, "args.page_size is 72; allowed: multiples of 16 up to 1024 (k)");
   expect([](Args& a) { a.page_size = -64; },
-         "args.page_size is -64; allowed: powers of two from 16 to 128 (k)");
+         "args.page_size is -64; allowed: multiples of 16 up to 1024 (k)");
   expect([](Args& a) { a.pages = 0; }, "args.pages is 0; allowed: 1 ... 2147483647");
   expect([](Args& a) { a.pages = int64_t{1} << 31; }, "args.pages is 2147483648; allowed: 1 ... 2147483647");
   expect([](Args& a) { a.max_pages_per_seq = 0; },
@@ -396,9 +426,8 @@ TEST_F(LaunchTest, Sizes) {
          "args.page_table_stride is 4294967296 elements; must be 0 (dense) or from max_pages_per_seq (32) to "
          "2^31");
   expect([](Args& a) { a.batch = 0x7fffffff; },
-         "args.batch is 2147483647 with q_len 2 and room for 2048 tokens a sequence; allowed: batch * q_len "
-         "* (tokens / "
-         "64 + 2) up to 2^31 - 1");
+         "args.batch is 2147483647 with 2 row tiles a request and room for 2048 tokens; allowed: batch * row "
+         "tiles * (tokens / 64 + 2) up to 2^31 - 1");
   expect([](Args& a) { a.max_splits = -1; }, "args.max_splits is -1; allowed: 0 ... 2147483647");
   expect([](Args& a) { a.max_sms = 3; }, "args.max_sms is 3; must be 0 (all) or at least 4 (a cluster of k)");
   expect([](Args& a) { a.max_sms = -1; },
@@ -439,8 +468,7 @@ TEST_F(LaunchTest, Strides) {
   expect([](Args& a) { a.v = kBase, a.v_page_stride = 32752; },
          "args.v_page_stride is 32752" + token + "32768 (64 tokens) to below 2^40");
   expect([](Args& a) { a.pages = 0x7fffffff, a.kv_page_stride = int64_t{1} << 39; },
-         "args.kv is 0x7f0000100000; 2147483647 pages of 549755813888 bytes reach past the end of the "
-         "address space");
+         "args.kv is 0x7f0000100000; its 1.18059e+21 bytes reach past the end of the address space");
 }
 
 TEST_F(LaunchTest, Scales) {
@@ -448,8 +476,340 @@ TEST_F(LaunchTest, Scales) {
   expect([&](Args& a) { a.softmax_scale = inf; }, "args.softmax_scale is inf; must be finite");
   expect([&](Args& a) { a.q_scale = -inf; }, "args.q_scale is -inf; must be finite");
   expect([&](Args& a) { a.kv_scale = std::nanf(""); }, "args.kv_scale is nan; must be finite");
-  expect([&](Args& a) { a.softmax_scale = 0.0f; },
-         "args.softmax_scale is 0; must be given, there is no default (often 1/sqrt(192))");
+  expect(
+      [&](Args& a) { a.softmax_scale = 0.0f; },
+      "args.softmax_scale is 0; must be given, there is no default: 1/sqrt(192) for DeepSeek and Kimi, whose "
+      "heads have 128 + 64 elements before absorption (times mscale^2 with YaRN), 1/sqrt(576) only for a "
+      "model that scales by the dimension after absorption");
+  expect([&](Args& a) { a.softmax_scale = 3e38f; },
+         "args.softmax_scale * q_scale * kv_scale is 3e+38; scores are float: its magnitude must be at most "
+         "2.35866e+38");
+  expect([&](Args& a) { a.softmax_scale = a.q_scale = a.kv_scale = -1e20f; },
+         "args.softmax_scale * q_scale * kv_scale is -1e+60; scores are float: its magnitude must be at most "
+         "2.35866e+38");
+}
+
+// 0 is the default; a wanted 0 comes by pointer.
+TEST_F(LaunchTest, ScaleOfZeroMeansOne) {
+  Args args = good_args();
+  args.q_scale = args.kv_scale = 0.0f;
+  ASSERT_OK(launch(args));
+  EXPECT_EQ(params().q_scale, 1.0f);
+  EXPECT_EQ(params().kv_scale, 1.0f);
+}
+
+// A product of two factors may overflow although that of all three does not: whatever the factors, the
+// kernel's (softmax_scale * kv_scale) * q_scale stays in range and is the true product.
+TEST_F(LaunchTest, ScalesAreBalanced) {
+  const float scales[][3] = {{1e25f, 1e25f, 1e-38f}, {1e-25f, 1e-20f, 1e38f}, {1e38f, 1e-30f, 1e-5f},
+                             {1e-38f, 1e38f, 1.0f},  {-3e30f, 2e-30f, 7.0f},  {1e-20f, 1e-10f, 1e-3f}};
+  for (const auto& [softmax_scale, q_scale, kv_scale] : scales) {
+    Args args = good_args();
+    args.softmax_scale = softmax_scale;
+    args.q_scale = q_scale;
+    args.kv_scale = kv_scale;
+    ASSERT_OK(launch(args));
+    const DecodeParams& p = params();
+    EXPECT_EQ(p.kv_scale, kv_scale) << "values are multiplied by it alone";
+    EXPECT_EQ(double{p.softmax_scale} * p.q_scale, double{softmax_scale} * q_scale) << "not a bit differs";
+    const float product = (p.softmax_scale * p.kv_scale) * p.q_scale;
+    const double expected = double{softmax_scale} * q_scale * kv_scale;
+    EXPECT_NEAR(product, expected, std::abs(expected) * 1e-6);
+  }
+  Args args = good_args();
+  args.q_scale = 0.3f;
+  ASSERT_OK(launch(args));
+  EXPECT_EQ(params().softmax_scale, 0.125f) << "usual scales are left alone";
+  EXPECT_EQ(params().q_scale, 0.3f);
+}
+
+// The kernel's arithmetic must not wrap: more splits than tiles there cannot be.
+TEST_F(LaunchTest, SplitsAreBounded) {
+  for (const int32_t wanted : {0, 1, 31, 32, 33, 0x7ffffffe, 0x7fffffff}) {
+    Args args = good_args();  // room for 2048 tokens: 32 tiles
+    args.max_splits = wanted;
+    ASSERT_OK(launch(args));
+    EXPECT_EQ(params().max_splits, std::min(wanted, 32)) << wanted;
+  }
+}
+
+TEST_F(LaunchTest, EndOfTheAddressSpace) {
+  struct Field {
+    const char* name;
+    uint64_t Args::*field;
+    uint64_t bytes;
+  };
+  const uint64_t tokens = 4 * 2;
+  const Field fields[] = {{"q", &Args::q, tokens * 128 * 576},  {"kv", &Args::kv, 1000 * 64 * 576},
+                          {"v", &Args::v, 1000 * 64 * 512},     {"page_table", &Args::page_table, 4 * 32 * 4},
+                          {"seq_lens", &Args::seq_lens, 4 * 4}, {"out", &Args::out, tokens * 128 * 1024},
+                          {"lse", &Args::lse, tokens * 128 * 4}};
+  for (const Field& f : fields) {
+    Args args = good_args();
+    args.*f.field = 0 - f.bytes;
+    EXPECT_OK(launch(args)) << f.name;
+    const uint64_t beyond = 0 - f.bytes + (f.bytes > 16 ? 16 : 4);
+    char hex[32];
+    std::snprintf(hex, sizeof hex, "0x%llx", static_cast<unsigned long long>(beyond));
+    expect([&](Args& a) { a.*f.field = beyond; }, std::string("args.") + f.name + " is " + hex + "; its " +
+                                                      std::to_string(f.bytes) +
+                                                      " bytes reach past the end of the address space");
+  }
+  expect([&](Args& a) { a.workspace = 0 - uint64_t{256}; },
+         "args.workspace is 0xffffffffffffff00; its 1099511627776 bytes reach past the end of the address "
+         "space",
+         MLA_ERROR_WORKSPACE);
+}
+
+// ---- what needs a feature of the kernel ----------------------------------------------------------
+
+constexpr uint32_t kAllFeatures = 0x3ff;
+
+TEST_F(LaunchTest, EverythingAtOnce) {
+  set_up([](manifest::Kernel& kernel) { kernel.facts.features = kAllFeatures; });
+  Args args = good_args();
+  args.flags = MLA_LAUNCH_NON_CAUSAL;
+  args.lse = kBase + 0x7004;
+  args.q_offsets = kBase + 0x9004;
+  args.sparse_indices = kBase + 0xa004;
+  args.sparse_count = 100;
+  args.sparse_stride = 128;
+  args.q_token_stride = 200000;
+  args.q_head_stride = 592;
+  args.out_token_stride = 1024;  // heads apart, tokens together
+  args.out_head_stride = 65536;
+  args.lse_head_stride = 3;
+  args.window = 4096;
+  args.split_tokens = 512;
+  args.cp_rank = 2;
+  args.cp_size = 4;
+  args.cp_interleave = 64;
+  ASSERT_OK(launch(args));
+  const DecodeParams& p = params();
+  EXPECT_EQ(p.causal, 0);
+  EXPECT_EQ(p.q_offsets, args.q_offsets);
+  EXPECT_EQ(p.sparse_indices, args.sparse_indices);
+  EXPECT_EQ(p.sparse_count, 100);
+  EXPECT_EQ(p.sparse_stride, 128);
+  EXPECT_EQ(p.q_token_stride, 200000);
+  EXPECT_EQ(p.q_head_stride, 592);
+  EXPECT_EQ(p.out_token_stride, 1024);
+  EXPECT_EQ(p.out_head_stride, 65536);
+  EXPECT_EQ(p.lse_token_stride, 3 * 128);
+  EXPECT_EQ(p.lse_head_stride, 3);
+  EXPECT_EQ(p.window, 4096);
+  EXPECT_EQ(p.split_tokens, 512);
+  EXPECT_EQ(p.cp_rank, 2);
+  EXPECT_EQ(p.cp_size, 4);
+  EXPECT_EQ(p.cp_interleave, 64);
+  args.sparse_stride = 0;
+  ASSERT_OK(launch(args));
+  EXPECT_EQ(params().sparse_stride, 100);
+}
+
+TEST_F(LaunchTest, NewArgumentsOutOfRange) {
+  set_up([](manifest::Kernel& kernel) { kernel.facts.features = kAllFeatures; });
+  expect([](Args& a) { a.q_head_stride = 560; },
+         "args.q_head_stride is 560 bytes; must be 0 (dense) or a multiple of 16 from 576 (one row) to below "
+         "2^40 bytes");
+  expect([](Args& a) { a.q_head_stride = 584; },
+         "args.q_head_stride is 584 bytes; must be 0 (dense) or a multiple of 16 from 576 (one row) to below "
+         "2^40 bytes");
+  expect([](Args& a) { a.out_token_stride = 130048; },
+         "args.out_token_stride is 130048 bytes; must be 0 (dense) or a multiple of 16 from 131072 to below "
+         "2^40 bytes");
+  expect([](Args& a) { a.lse_token_stride = -1; },
+         "args.lse_token_stride is -1 elements; must be 0 (dense) or from 128 to below 2^40 bytes");
+  expect([](Args& a) { a.out_head_stride = int64_t{1} << 36; },
+         "args.out_head_stride is 68719476736 bytes; 128 rows must be below 2^40 bytes");
+  expect([](Args& a) { a.window = -1; }, "args.window is -1; allowed: 0 ... 2147483647");
+  expect([](Args& a) { a.split_tokens = -64; }, "args.split_tokens is -64; allowed: 0 ... 2147483647");
+  expect([](Args& a) { a.split_tokens = 100; },
+         "args.split_tokens is 100; allowed: multiples of 64 (a tile of k)");
+  expect([](Args& a) { a.cp_size = -1; }, "args.cp_size is -1; allowed: 0 ... 65536");
+  expect([](Args& a) { a.cp_size = 4, a.cp_rank = 4, a.cp_interleave = 1; },
+         "args.cp_rank is 4; allowed: 0 ... 3 (cp_size - 1)");
+  expect([](Args& a) { a.cp_size = 4; }, "args.cp_interleave is 0; allowed: 1 ... 1048576");
+  expect([](Args& a) { a.cp_rank = 1; }, "args.cp_rank is 1; allowed: 0 ... 0 (cp_size is 0 or 1)");
+  expect([](Args& a) { a.sparse_count = 5; },
+         "args.sparse_count is 5; allowed: 0 ... 0 (sparse_indices is null)");
+  expect([](Args& a) { a.sparse_indices = kBase; }, "args.sparse_count is 0; allowed: 1 ... 2147483647");
+  expect([](Args& a) { a.sparse_indices = kBase, a.sparse_count = 8, a.sparse_stride = 7; },
+         "args.sparse_stride is 7 elements; must be 0 (dense) or from sparse_count (8) to 2^31");
+}
+
+// Page sizes that are no powers of two: boxes shrink to what divides them, pages are found by the
+// divisor.
+TEST_F(LaunchTest, AnyPageSize) {
+  const std::tuple<int, uint32_t> cases[] = {{16, 4}, {48, 4}, {96, 5}, {192, 6}, {944, 4}, {1024, 6}};
+  for (const auto& [page_size, box_log2] : cases) {
+    Args args = good_args();
+    args.page_size = page_size;
+    args.max_pages_per_seq = 100000;
+    ASSERT_OK(launch(args));
+    const DecodeParams& p = params();
+    EXPECT_EQ(p.box_tokens_log2, box_log2) << page_size;
+    FakeTensorMap map;
+    ASSERT_TRUE(fake_decode_map(&p.k_map, &map));
+    EXPECT_EQ(map.dims[1], static_cast<uint64_t>(page_size));
+    EXPECT_EQ(map.box[1], 1u << box_log2);
+    for (const int token : {0, page_size - 1, page_size, 99999 * page_size + 1}) {
+      EXPECT_EQ(page_of(token, p.page_magic, p.page_shift), token / page_size) << token;
+    }
+  }
+}
+
+TEST_F(LaunchTest, KernelWithoutTensorMaps) {
+  set_up([](manifest::Kernel& kernel) { kernel.facts.tensor_maps = 0; });
+  ASSERT_OK(launch(good_args()));
+  EXPECT_EQ(fake_calls("cuTensorMapEncodeTiled"), 0);
+  const TensorMap none{};
+  EXPECT_EQ(std::memcmp(&params().k_map, &none, sizeof none), 0);
+  EXPECT_EQ(params().kv, good_args().kv);
+}
+
+// Families of CTAs that share an SM: the cap counts SMs, not CTAs.
+TEST_F(LaunchTest, CapOnSmsWithTwoCtasOnEach) {
+  fake_set_function_attribute(cuda::kFunctionRequiredClusterWidth, 1);
+  fake_set_max_clusters(0, 376);
+  set_up([](manifest::Kernel& kernel) {
+    kernel.facts.cluster_size = 1;
+    kernel.facts.max_workers = 1024;
+  });
+  for (const auto& [max_sms, grid] : {std::pair(0, 376u), {1, 2u}, {10, 20u}, {188, 376u}, {500, 376u}}) {
+    Args args = good_args();
+    args.max_sms = max_sms;
+    ASSERT_OK(launch(args));
+    EXPECT_EQ(fake_last_launch()->grid[0], grid) << max_sms;
+  }
+  expect([](Args& a) { a.max_sms = -1; }, "args.max_sms is -1; must be 0 (all) or at least 1 (a CTA of k)");
+}
+
+// ---- the caller's own error buffer ---------------------------------------------------------------
+
+TEST_F(LaunchTest, ErrorBuffer) {
+  char buffer[64];
+  std::memset(buffer, '#', sizeof buffer);
+  Args args = good_args();
+  args.error = buffer;
+  args.error_size = sizeof buffer;
+  ASSERT_OK(launch(args));
+  EXPECT_EQ(buffer[0], '#') << "untouched by a success";
+  args.heads = 0;
+  std::thread([&] { EXPECT_EQ(launch(args), MLA_ERROR_INVALID_ARGUMENT); }).join();
+  EXPECT_STREQ(buffer, "args.heads is 0; allowed: 1 ... 128");
+  args.error_size = 10;
+  EXPECT_EQ(launch(args), MLA_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(buffer, "args.head");
+  EXPECT_STREQ(mla_last_error(), "args.heads is 0; allowed: 1 ... 128");
+}
+
+// ---- merge ---------------------------------------------------------------------------------------
+
+class MergeTest : public DriverTest {
+ protected:
+  void SetUp() override {
+    DriverTest::SetUp();
+    fake_set_function_attribute(cuda::kFunctionRequiredClusterWidth, 1);
+    fake_set_params(1, sizeof(MergeParams));
+    files_.add(make_merge_kernel("m", 120, "f"));
+    files_.write();
+    bundle_ = open_bundle(files_);
+    ASSERT_OK(mla_prepare_index(bundle_.get(), 0, nullptr, &kernel_));
+    stream_ = fake_new_stream(context_);
+  }
+  static mla_merge_args good() {
+    mla_merge_args args = MLA_MERGE_ARGS_INIT;
+    args.partial_out = kBase + 0x10;
+    args.partial_lse = kBase + 0x4004;
+    args.out = kBase + 0x8000;
+    args.shards = 3;
+    args.tokens = 5;
+    args.heads = 16;
+    return args;
+  }
+  void expect(const std::function<void(mla_merge_args&)>& change, const std::string& sentence) {
+    mla_merge_args args = good();
+    change(args);
+    const int before = fake_all_calls();
+    EXPECT_ERROR(mla_merge_launch(kernel_, &args, stream_), MLA_ERROR_INVALID_ARGUMENT, sentence);
+    EXPECT_EQ(fake_all_calls(), before);
+  }
+  MergeParams params() {
+    MergeParams copy;
+    std::memcpy(&copy, fake_last_launch()->params, sizeof copy);
+    return copy;
+  }
+  TestBundle files_;
+  Bundle bundle_;
+  mla_kernel* kernel_ = nullptr;
+  void* stream_ = nullptr;
+};
+
+TEST_F(MergeTest, Launch) {
+  mla_merge_args args = good();
+  args.lse = kBase + 0x9004;
+  ASSERT_OK(mla_merge_launch(kernel_, &args, stream_));
+  EXPECT_EQ(fake_last_launch()->grid[0], 47u);
+  EXPECT_EQ(fake_last_launch()->block[0], 384u);
+  MergeParams p = params();
+  EXPECT_EQ(p.partial_out, args.partial_out);
+  EXPECT_EQ(p.partial_lse, args.partial_lse);
+  EXPECT_EQ(p.out, args.out);
+  EXPECT_EQ(p.lse, args.lse);
+  EXPECT_EQ(p.partial_out_shard_stride, 5 * 16 * 1024);
+  EXPECT_EQ(p.partial_out_token_stride, 16 * 1024);
+  EXPECT_EQ(p.partial_out_head_stride, 1024);
+  EXPECT_EQ(p.partial_lse_shard_stride, 5 * 16);
+  EXPECT_EQ(p.partial_lse_token_stride, 16);
+  EXPECT_EQ(p.partial_lse_head_stride, 1);
+  EXPECT_EQ(p.out_token_stride, 16 * 1024);
+  EXPECT_EQ(p.out_head_stride, 1024);
+  EXPECT_EQ(p.lse_token_stride, 16);
+  EXPECT_EQ(p.lse_head_stride, 1);
+  EXPECT_EQ(p.shards, 3);
+  EXPECT_EQ(p.tokens, 5);
+  EXPECT_EQ(p.heads, 16);
+  args.partial_out_shard_stride = 1 << 20;
+  args.partial_out_head_stride = 2048;
+  args.partial_lse_token_stride = 20;
+  args.max_sms = 3;
+  ASSERT_OK(mla_merge_launch(kernel_, &args, stream_));
+  p = params();
+  EXPECT_EQ(fake_last_launch()->grid[0], 3u);
+  EXPECT_EQ(p.partial_out_shard_stride, 1 << 20);
+  EXPECT_EQ(p.partial_out_token_stride, 16 * 2048);
+  EXPECT_EQ(p.partial_lse_shard_stride, 100);
+}
+
+TEST_F(MergeTest, Arguments) {
+  using A = mla_merge_args;
+  expect([](A& a) { a.flags = 2; }, "args.flags is 0x2; allowed: 0, MLA_LAUNCH_PDL (0x1)");
+  expect([](A& a) { a.flags = 1; },
+         "args.flags has MLA_LAUNCH_PDL, which m does not support; select with MLA_FEATURE_PDL, or leave the "
+         "flag out");
+  expect([](A& a) { a.partial_out = 0; },
+         "args.partial_out is null; must be a device address aligned to 16 bytes");
+  expect([](A& a) { a.partial_lse = 2; },
+         "args.partial_lse is 0x2; must be a device address aligned to 4 bytes");
+  expect([](A& a) { a.out = 8; }, "args.out is 0x8; must be a device address aligned to 16 bytes");
+  expect([](A& a) { a.shards = 0; }, "args.shards is 0; allowed: 1 ... 65536");
+  expect([](A& a) { a.tokens = 0; }, "args.tokens is 0; allowed: 1 ... 16777215");
+  expect([](A& a) { a.heads = 129; }, "args.heads is 129; allowed: 1 ... 128");
+  expect([](A& a) { a.partial_out_shard_stride = 24; },
+         "args.partial_out_shard_stride is 24 bytes; must be 0 (dense) or a multiple of 16 from 1024 (one "
+         "row) to below 2^40 bytes");
+  expect([](A& a) { a.partial_lse = 0xfffffffffffffff0; },
+         "args.partial_lse is 0xfffffffffffffff0; its 960 bytes reach past the end of the address space");
+  mla_launch_args decode = good_args();
+  EXPECT_ERROR(mla_launch(kernel_, &decode, stream_), MLA_ERROR_INVALID_ARGUMENT,
+               "kernel is m, of kind merge: launch it with mla_merge_launch");
+}
+
+TEST_F(LaunchTest, MergeOfADecodeKernel) {
+  mla_merge_args args = MLA_MERGE_ARGS_INIT;
+  EXPECT_ERROR(mla_merge_launch(kernel_, &args, stream_), MLA_ERROR_INVALID_ARGUMENT,
+               "kernel is k, of kind decode: launch it with mla_launch");
 }
 
 TEST_F(LaunchTest, Workspace) {
@@ -468,40 +828,183 @@ TEST_F(LaunchTest, Workspace) {
   EXPECT_OK(launch(args));
 
   const uint64_t address = kBase;
+  mla_bundle* const bundle = bundle_.get();
   EXPECT_ERROR(mla_workspace_init(nullptr, address, info.workspace_bytes, stream_),
-               MLA_ERROR_INVALID_ARGUMENT, "kernel is null");
-  EXPECT_ERROR(mla_workspace_init(kernel_, 0, info.workspace_bytes, stream_), MLA_ERROR_WORKSPACE,
+               MLA_ERROR_INVALID_ARGUMENT, "bundle is null");
+  EXPECT_ERROR(mla_workspace_init(bundle, 0, info.workspace_bytes, stream_), MLA_ERROR_WORKSPACE,
                "workspace is 0x0; must be a device address aligned to 256 bytes");
-  EXPECT_ERROR(mla_workspace_init(kernel_, address, 10, stream_), MLA_ERROR_WORKSPACE,
-               "workspace_bytes is 10" + needs);
+  EXPECT_ERROR(mla_workspace_init(bundle, address, 4095, stream_), MLA_ERROR_WORKSPACE,
+               "workspace_bytes is 4095; the counters of this bundle alone take 4096 bytes: ask "
+               "mla_workspace_bytes");
+  EXPECT_ERROR(mla_workspace_init(bundle, 0 - uint64_t{256}, 5000, stream_), MLA_ERROR_WORKSPACE,
+               "workspace is 0xffffffffffffff00; its 5000 bytes reach past the end of the address space");
   EXPECT_EQ(fake_calls("cuMemsetD8Async"), 0);
-  ASSERT_OK(mla_workspace_init(kernel_, address, info.workspace_bytes, stream_));
+  ASSERT_OK(mla_workspace_init(bundle, address, info.workspace_bytes, stream_));
   EXPECT_EQ(fake_calls("cuMemsetD8Async"), 1);
-  EXPECT_EQ(fake_last_memset()->address, address);
-  EXPECT_EQ(fake_last_memset()->value, 0);
-  EXPECT_EQ(fake_last_memset()->bytes, workspace_counter_bytes(47));
-  EXPECT_EQ(fake_last_memset()->stream, stream_);
+  EXPECT_EQ(fake_calls("cuMemsetD32Async"), 2);
+  // Zeros first, then the two halves of the magic word.
+  const FakeMemset& zeros = *fake_last_memset(2);
+  EXPECT_EQ(zeros.address, address);
+  EXPECT_EQ(zeros.element, 1);
+  EXPECT_EQ(zeros.value, 0u);
+  EXPECT_EQ(zeros.bytes, 4096u);
+  EXPECT_EQ(zeros.stream, stream_);
+  uint64_t magic = 0;
+  for (const unsigned before : {1u, 0u}) {
+    const FakeMemset& half = *fake_last_memset(before);
+    EXPECT_EQ(half.element, 4);
+    EXPECT_EQ(half.bytes, 4u);
+    EXPECT_EQ(half.stream, stream_);
+    magic |= half.value << 8 * (half.address - address);
+  }
+  EXPECT_EQ(magic, kWorkspaceMagic);
   fake_fail("cuMemsetD8Async", 1, 1);
-  EXPECT_ERROR(mla_workspace_init(kernel_, address, info.workspace_bytes, stream_), MLA_ERROR_DRIVER,
+  EXPECT_ERROR(mla_workspace_init(bundle, address, info.workspace_bytes, stream_), MLA_ERROR_DRIVER,
                "cuMemsetD8Async failed: 1 CUDA_ERROR_INVALID_VALUE");
+  fake_fail("cuMemsetD32Async", 2, 1);
+  EXPECT_ERROR(mla_workspace_init(bundle, address, info.workspace_bytes, stream_), MLA_ERROR_DRIVER,
+               "cuMemsetD32Async failed: 1 CUDA_ERROR_INVALID_VALUE");
+}
+
+// One workspace for every kernel of the bundle: partial results begin behind the largest counters.
+TEST_F(LaunchTest, WorkspaceOfSeveralKernels) {
+  TestBundle files;
+  files.add("small").facts.zeroed_bytes = 512;
+  cubin::Facts& large = files.add("large").facts;
+  large.zeroed_bytes = 10000;
+  large.bytes_per_worker = 1000;
+  cubin::Facts& elsewhere = files.add("hopper", 90, "a").facts;
+  elsewhere.zeroed_bytes = 20000;
+  elsewhere.fixed_bytes = 1 << 30;
+  files.add("unusable").facts.params_version = 9;
+  files.manifest().kernels.back().facts.zeroed_bytes = 1 << 20;
+  files.write();
+  const Bundle bundle = open_bundle(files);
+  uint64_t bytes = 0;
+  ASSERT_OK(mla_workspace_bytes(bundle.get(), nullptr, &bytes));
+  // 188 SMs hold 47 clusters of four CTAs at most, one CTA each.
+  EXPECT_EQ(bytes, 20224u + 1000 + 47 * 600000);
+  mla_bundle_info bundle_info = MLA_BUNDLE_INFO_INIT;
+  ASSERT_OK(mla_bundle_get_info(bundle.get(), &bundle_info));
+  EXPECT_EQ(bundle_info.workspace_zeroed_bytes, 20000u);
+  for (const uint32_t index : {0u, 1u}) {
+    mla_kernel* kernel = nullptr;
+    ASSERT_OK(mla_prepare_index(bundle.get(), index, nullptr, &kernel));
+    mla_prepared_info info = MLA_PREPARED_INFO_INIT;
+    ASSERT_OK(mla_kernel_get_info(kernel, &info));
+    EXPECT_EQ(info.workspace_bytes, 20224u + 1000 + 47 * (index == 0 ? 600000u : 1000u));
+    Args args = good_args();
+    ASSERT_OK(mla_launch(kernel, &args, stream_));
+    EXPECT_EQ(params().partials, args.workspace + 20224);
+  }
+
+  // Of problems: those kernels that serve them.
+  mla_problem problem = any_problem();
+  const mla_problem* problems[] = {&problem, &problem};
+  mla_workspace_query query = MLA_WORKSPACE_QUERY_INIT;
+  query.problems = problems;
+  query.problem_count = 2;
+  ASSERT_OK(mla_workspace_bytes(bundle.get(), &query, &bytes));
+  EXPECT_EQ(bytes, 20224u + 1000 + 47 * 600000);
+  char buffer[256];
+  query.error = buffer;
+  query.error_size = sizeof buffer;
+  const auto expect_error = [&](mla_status status, const std::string& sentence) {
+    EXPECT_ERROR(mla_workspace_bytes(bundle.get(), &query, &bytes), status, sentence);
+    EXPECT_EQ(sentence.substr(0, sizeof buffer - 1), buffer);
+  };
+  problem.heads = 0;
+  expect_error(MLA_ERROR_INVALID_ARGUMENT,
+               "query.problems[0]: problem.heads is 0; must be given, there is no default: the query heads "
+               "on this device, 1 ... 128");
+  problem = problem_for(9, 0);
+  expect_error(MLA_ERROR_WRONG_DEVICE,
+               "query.problems[0]: problem asks for compute capability 9.0; the context belongs to device 0 "
+               "(compute capability 12.0)");
+  problems[1] = nullptr;
+  expect_error(MLA_ERROR_INVALID_ARGUMENT, "query.problems[1] is null");
+  query.problems = nullptr;
+  expect_error(MLA_ERROR_INVALID_ARGUMENT, "query.problem_count is 2 and query.problems is null");
+  query.problem_count = 0;
+  query.flags = 1;
+  expect_error(MLA_ERROR_INVALID_ARGUMENT, "query.flags is 0x1; allowed: 0");
+  query.flags = 0;
+  query.split_tokens = 64;
+  expect_error(MLA_ERROR_INVALID_ARGUMENT,
+               "query.split_tokens is 64; allowed: 0 (this library launches no fixed splits whose workspace "
+               "grows)");
+  EXPECT_ERROR(mla_workspace_bytes(bundle.get(), nullptr, nullptr), MLA_ERROR_INVALID_ARGUMENT,
+               "bytes is null");
+}
+
+// A bound made from the attributes of the device: registers, threads, shared memory and CTAs.
+TEST_F(LaunchTest, WorkspaceBoundOfManyCtas) {
+  TestBundle files;
+  manifest::Kernel& kernel = files.add("ctas");
+  kernel.facts.cluster_size = 1;
+  kernel.facts.threads = 128;
+  kernel.facts.dynamic_smem = 1000;
+  kernel.facts.max_workers = 65536;
+  kernel.resources.registers = 100;
+  files.write();
+  const Bundle bundle = open_bundle(files);
+  const auto workers = [&] {
+    uint64_t bytes = 0;
+    EXPECT_OK(mla_workspace_bytes(bundle.get(), nullptr, &bytes));
+    return (bytes - 4096 - 1000) / 600000;
+  };
+  EXPECT_EQ(workers(), 188u * 5) << "65536 registers, 12800 a CTA";
+  fake_set_device_attribute(0, cuda::kDeviceMaxThreadsPerMultiprocessor, 512);
+  EXPECT_EQ(workers(), 188u * 4);
+  fake_set_device_attribute(0, cuda::kDeviceMaxSharedMemoryPerMultiprocessor, 3500);
+  EXPECT_EQ(workers(), 188u * 3);
+  fake_set_device_attribute(0, cuda::kDeviceMaxBlocksPerMultiprocessor, 2);
+  EXPECT_EQ(workers(), 188u * 2);
 }
 
 TEST_F(LaunchTest, FeaturesThatTheKernelLacks) {
-  set_up([](manifest::Kernel& kernel) { kernel.config.features = 0; });
+  set_up([](manifest::Kernel& kernel) { kernel.facts.features = 0; });
   expect([](Args& a) { a.flags = MLA_LAUNCH_PDL; },
          "args.flags has MLA_LAUNCH_PDL, which k does not support; select with MLA_FEATURE_PDL, or leave the "
          "flag out");
-  expect([](Args& a) { a.lse = kBase; },
-         "args.lse is 0x7f0000000000; k does not write it: select with MLA_FEATURE_LSE, or give null");
-  expect([](Args& a) { a.v = kBase; },
-         "args.v is 0x7f0000000000; k reads values from kv: select with MLA_FEATURE_SEPARATE_VALUES, or give "
-         "null");
+  expect([](Args& a) { a.flags = MLA_LAUNCH_NON_CAUSAL; },
+         "args.flags has MLA_LAUNCH_NON_CAUSAL, which k does not support; select with "
+         "MLA_FEATURE_NON_CAUSAL, or leave the flag out");
+  const auto lacks = [&](const std::function<void(Args&)>& change, const std::string& given,
+                         const std::string& feature, const std::string& absent) {
+    expect(change, "args." + given + "; k lacks the feature " + feature + ": select with MLA_FEATURE_" +
+                       feature + ", or give " + absent);
+  };
+  lacks([](Args& a) { a.lse = kBase; }, "lse is 0x7f0000000000", "LSE", "null");
+  lacks([](Args& a) { a.v = kBase; }, "v is 0x7f0000000000", "SEPARATE_VALUES", "null");
+  lacks([](Args& a) { a.q_offsets = kBase; }, "q_offsets is 0x7f0000000000", "RAGGED_Q", "null");
+  lacks([](Args& a) { a.sparse_indices = kBase, a.sparse_count = 1; }, "sparse_indices is 0x7f0000000000",
+        "SPARSE", "null");
+  lacks([](Args& a) { a.q_head_stride = 592; }, "q_head_stride is 592", "STRIDES", "0");
+  lacks([](Args& a) { a.q_token_stride = 128 * 592; }, "q_token_stride is 75776", "STRIDES", "0");
+  lacks([](Args& a) { a.out_head_stride = 2048; }, "out_head_stride is 2048", "STRIDES", "0");
+  lacks([](Args& a) { a.lse_token_stride = 200; }, "lse_token_stride is 200", "STRIDES", "0");
+  lacks([](Args& a) { a.window = 128; }, "window is 128", "WINDOW", "0");
+  lacks([](Args& a) { a.split_tokens = 128; }, "split_tokens is 128", "FIXED_SPLIT", "0");
+  lacks([](Args& a) { a.cp_size = 2, a.cp_interleave = 1; }, "cp_size is 2", "CONTEXT_PARALLEL", "0");
   EXPECT_OK(launch(good_args()));
+  // Strides that say what is so anyway.
+  Args args = good_args();
+  args.q_head_stride = 576;
+  args.q_token_stride = 128 * 576;
+  args.out_head_stride = 1024;
+  args.lse_token_stride = 128;
+  EXPECT_OK(launch(args));
 }
 
 TEST_F(LaunchTest, HeadsOfASmallerRowTile) {
-  set_up([](manifest::Kernel& kernel) { kernel.config.rows = 64; });
-  expect([](Args& a) { a.heads = 65; }, "args.heads is 65; allowed: 1 ... 64 (the row tile of k)");
+  set_up([](manifest::Kernel& kernel) { kernel.facts.rows = 64; });
+  EXPECT_OK(launch(good_args())) << "four row tiles for 2 * 128 rows";
+  set_up([](manifest::Kernel& kernel) {
+    kernel.facts.rows = 64;
+    kernel.facts.requires_bits = requirement::kPARTIALS;
+  });
+  expect([](Args& a) { a.heads = 65; }, "args.heads is 65; allowed: 1 ... 64");
 }
 
 // ---- streams and contexts ----------------------------------------------------------------------
@@ -517,8 +1020,6 @@ TEST_F(LaunchTest, StreamOfAnotherDeviceOrContext) {
       mla_launch(kernel_, &args, other_context), MLA_ERROR_WRONG_DEVICE,
       "stream belongs to another context of device 0 than the one k was prepared in: prepare it in that "
       "context too");
-  EXPECT_ERROR(mla_workspace_init(kernel_, kBase, uint64_t{1} << 40, other_device), MLA_ERROR_WRONG_DEVICE,
-               "stream belongs to device 1; k was prepared on device 0: prepare it there too");
   EXPECT_EQ(fake_calls("cuLaunchKernelEx"), 0);
   EXPECT_EQ(fake_calls("cuMemsetD8Async"), 0);
 }
@@ -541,7 +1042,7 @@ TEST_F(LaunchTest, ContextNeedNotBeCurrent) {
   std::thread([&] {
     EXPECT_OK(launch(good_args()));
     EXPECT_EQ(fake_last_launch()->current, context_);
-    EXPECT_OK(mla_workspace_init(kernel_, kBase, uint64_t{1} << 40, stream_));
+    EXPECT_OK(mla_workspace_init(bundle_.get(), kBase, uint64_t{1} << 40, stream_));
     EXPECT_EQ(fake_last_memset()->current, context_);
     EXPECT_EQ(fake_current(), nullptr);
     EXPECT_EQ(fake_pushed(), 0);
@@ -557,9 +1058,9 @@ TEST_F(LaunchTest, ContextNeedNotBeCurrent) {
 TEST_F(LaunchTest, LegalDuringCapture) {
   fake_set_capture(kFakeCaptureBlocking);
   const int before = fake_all_calls();
-  EXPECT_OK(mla_workspace_init(kernel_, kBase, uint64_t{1} << 40, stream_));
+  EXPECT_OK(mla_workspace_init(bundle_.get(), kBase, uint64_t{1} << 40, stream_));
   EXPECT_OK(launch(good_args()));
-  EXPECT_EQ(fake_all_calls() - before, 3 + 5) << "nothing but what may be called during a capture";
+  EXPECT_EQ(fake_all_calls() - before, 5 + 5) << "nothing but what may be called during a capture";
 }
 
 TEST_F(LaunchTest, EveryFailureOfTheDriver) {

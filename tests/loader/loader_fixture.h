@@ -51,8 +51,12 @@ inline mla_problem problem_for(int32_t cc_major, int32_t cc_minor) {
   mla_problem problem = MLA_PROBLEM_INIT;
   problem.cc_major = cc_major;
   problem.cc_minor = cc_minor;
+  problem.heads = 128;
   return problem;
 }
+
+// Of the context's device, which mla_prepare finds out.
+inline mla_problem any_problem() { return problem_for(0, 0); }
 
 // A fresh fake driver with one device (12.0) and one context, current on this thread.
 class DriverTest : public ::testing::Test {

@@ -2,6 +2,7 @@
 //
 // Preparation: once, on every device, in every context, from every thread, and after every failure
 // of the driver.
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -23,7 +24,7 @@ class PrepareTest : public DriverTest {
   }
 
   mla_status prepare(mla_kernel** kernel, void* context = nullptr) {
-    const mla_problem problem = MLA_PROBLEM_INIT;
+    const mla_problem problem = any_problem();
     mla_prepare_options options = MLA_PREPARE_OPTIONS_INIT;
     options.context = context;
     return mla_prepare(bundle_.get(), &problem, &options, kernel);
@@ -48,7 +49,7 @@ TEST_F(PrepareTest, LoadsChecksAndReports) {
   EXPECT_EQ(info.cc_minor, 0);
   EXPECT_EQ(info.sm_count, 188);
   EXPECT_EQ(info.max_workers, 46);
-  EXPECT_EQ(info.workspace_bytes, workspace_bytes(128, 46));
+  EXPECT_EQ(info.workspace_bytes, 4096u + 1000 + 46 * 600000);
   EXPECT_EQ(info.workspace_alignment, 256u);
   EXPECT_EQ(fake_kernel_attribute(0, cuda::kFunctionMaxDynamicSharedSizeBytes), 100224);
   EXPECT_EQ(fake_kernel_attribute(0, cuda::kFunctionPreferredSharedMemoryCarveout), 100);
@@ -61,7 +62,7 @@ TEST_F(PrepareTest, LoadsChecksAndReports) {
 }
 
 TEST_F(PrepareTest, NothingIsLoadedThatWasNotAskedFor) {
-  files_.add("other", 120, "f").config.rows = 64;
+  files_.add("other", 120, "f").facts.rows = 64;
   files_.add("hopper", 90, "a");
   files_.write();
   bundle_ = open_bundle(files_);
@@ -143,7 +144,7 @@ TEST_F(PrepareTest, NoContext) {
 }
 
 TEST_F(PrepareTest, Arguments) {
-  mla_problem problem = MLA_PROBLEM_INIT;
+  mla_problem problem = any_problem();
   mla_prepare_options options = MLA_PREPARE_OPTIONS_INIT;
   EXPECT_ERROR(mla_prepare(nullptr, &problem, &options, &kernel_), MLA_ERROR_INVALID_ARGUMENT,
                "bundle is null");
@@ -194,11 +195,11 @@ TEST_F(PrepareTest, NoKernelForTheDevice) {
 }
 
 TEST_F(PrepareTest, UnusableKernelByIndex) {
-  files_.manifest().kernels[0].params.bytes = 400;
+  files_.manifest().kernels[0].facts.params_bytes = 400;
   files_.write();
   bundle_ = open_bundle(files_);
   EXPECT_ERROR(mla_prepare_index(bundle_.get(), 0, nullptr, &kernel_), MLA_ERROR_NO_KERNEL,
-               "k: its parameter struct has 400 bytes; this library passes 384");
+               "k: its parameter struct has 400 bytes; this library passes 640");
 }
 
 // ---- limits ------------------------------------------------------------------------------------
@@ -232,12 +233,13 @@ TEST_F(PrepareTest, DeviceLimits) {
   EXPECT_OK(prepare(&kernel_));
 }
 
-TEST_F(PrepareTest, WorkersAreBoundedByTheWorkspaceLayout) {
+TEST_F(PrepareTest, WorkersAreBoundedByTheKernelsOwnLimit) {
   fake_set_max_clusters(0, 100000);
   ASSERT_OK(prepare(&kernel_));
   mla_prepared_info info = MLA_PREPARED_INFO_INIT;
   ASSERT_OK(mla_kernel_get_info(kernel_, &info));
-  EXPECT_EQ(info.max_workers, kMaxWorkers);
+  EXPECT_EQ(info.max_workers, 256) << "as many as the kernel says";
+  EXPECT_EQ(info.workspace_bytes, 4096u + 1000 + 256 * 600000);
 }
 
 // ---- the manifest against the driver -----------------------------------------------------------
@@ -254,10 +256,10 @@ TEST_F(PrepareTest, ManifestMustBeTrue) {
          "0 bytes of static shared memory of k, the driver says 2048");
   expect(cuda::kFunctionMaxThreadsPerBlock, 256, 384, "384 threads per CTA of k, the driver says 256");
   expect(cuda::kFunctionRequiredClusterWidth, 2, 4, "4 CTAs per cluster of k, the driver says 2");
-  fake_set_params(1, 392);
+  fake_set_params(1, 648);
   EXPECT_ERROR(prepare(&kernel_), MLA_ERROR_INVALID_BUNDLE,
-               cubin() + ": manifest.json says 384 bytes of parameters of k, the driver says 392");
-  fake_set_params(1, 384);
+               cubin() + ": manifest.json says 640 bytes of parameters of k, the driver says 648");
+  fake_set_params(1, 640);
   // Drivers may count the kilobyte that the system takes.
   fake_set_function_attribute(cuda::kFunctionSharedSizeBytes, 1024);
   EXPECT_OK(prepare(&kernel_));
@@ -283,6 +285,62 @@ TEST_F(PrepareTest, FileIsCheckedAgain) {
   }
 }
 
+// The folder that was opened is gone and another lies in its place: an identical copy serves, another
+// bundle is named as what it is.
+TEST_F(PrepareTest, FolderThatWasReplaced) {
+  const std::string path = files_.path(), aside = path + "_aside";
+  const auto replace = [&](const std::filesystem::path& by) {
+    std::filesystem::rename(path, aside);
+    std::filesystem::copy(by, path, std::filesystem::copy_options::recursive);
+    std::filesystem::remove_all(aside);
+  };
+  const std::string copy = path + "_copy";
+  std::filesystem::copy(path, copy, std::filesystem::copy_options::recursive);
+  replace(copy);
+  std::filesystem::remove_all(copy);
+  EXPECT_OK(prepare(&kernel_));
+
+  bundle_ = open_bundle(files_);
+  const std::string opened = sha256_hex(read_text(files_.file("manifest.json")));
+  TestBundle other;
+  other.add("other");
+  other.write();
+  replace(other.path());
+  const std::string now = sha256_hex(read_text(files_.file("manifest.json")));
+  mla_kernel* kernel = nullptr;
+  EXPECT_ERROR(prepare(&kernel), MLA_ERROR_INVALID_BUNDLE,
+               files_.file("manifest.json") + ": has sha256 " + now + ", and " + opened +
+                   " when the bundle was opened: it was replaced by another bundle since; open it again");
+  std::filesystem::remove_all(path);
+  EXPECT_ERROR(prepare(&kernel), MLA_ERROR_IO,
+               cubin() + ": cannot be opened: No such file or directory (errno 2)");
+}
+
+TEST_F(PrepareTest, ErrorBuffer) {
+  char buffer[128] = "#";
+  mla_problem problem = any_problem();
+  mla_prepare_options options = MLA_PREPARE_OPTIONS_INIT;
+  options.error = buffer;
+  options.error_size = sizeof buffer;
+  problem.heads = 200;
+  EXPECT_EQ(mla_prepare(bundle_.get(), &problem, &options, &kernel_), MLA_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(buffer, "problem.heads is 200; allowed: 1 ... 128");
+  EXPECT_EQ(mla_prepare_index(bundle_.get(), 7, &options, &kernel_), MLA_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(buffer, "index is 7; the bundle has 1 kernels");
+  // Without options that of the problem serves.
+  char of_problem[128] = "#";
+  problem.error = of_problem;
+  problem.error_size = sizeof of_problem;
+  EXPECT_EQ(mla_prepare(bundle_.get(), &problem, nullptr, &kernel_), MLA_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(of_problem, "problem.heads is 200; allowed: 1 ... 128");
+  uint32_t index = 0;
+  problem = problem_for(8, 0);
+  problem.error = of_problem;
+  problem.error_size = sizeof of_problem;
+  EXPECT_EQ(mla_select(bundle_.get(), &problem, &index), MLA_ERROR_NO_KERNEL);
+  EXPECT_EQ(std::string(of_problem), std::string(mla_last_error()).substr(0, sizeof of_problem - 1));
+}
+
 // ---- failures of the driver --------------------------------------------------------------------
 
 struct Failure {
@@ -301,8 +359,12 @@ const Failure kFailures[] = {
     {"cuDeviceGetAttribute", 3, "cuDeviceGetAttribute(MULTIPROCESSOR_COUNT)"},
     {"cuDeviceGetAttribute", 4, "cuDeviceGetAttribute(MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)"},
     {"cuDeviceGetAttribute", 5, "cuDeviceGetAttribute(MAX_THREADS_PER_BLOCK)"},
-    {"cuDeviceGetAttribute", 6, "cuDeviceGetAttribute(CLUSTER_LAUNCH)"},
-    {"cuDeviceGetAttribute", 7, "cuDeviceGetAttribute(TENSOR_MAP_ACCESS_SUPPORTED)"},
+    {"cuDeviceGetAttribute", 6, "cuDeviceGetAttribute(MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 7, "cuDeviceGetAttribute(MAX_THREADS_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 8, "cuDeviceGetAttribute(MAX_REGISTERS_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 9, "cuDeviceGetAttribute(MAX_BLOCKS_PER_MULTIPROCESSOR)"},
+    {"cuDeviceGetAttribute", 10, "cuDeviceGetAttribute(CLUSTER_LAUNCH)"},
+    {"cuDeviceGetAttribute", 11, "cuDeviceGetAttribute(TENSOR_MAP_ACCESS_SUPPORTED)"},
     {"cuStreamIsCapturing", 1, "cuStreamIsCapturing"},
     {"cuThreadExchangeStreamCaptureMode", 1, "cuThreadExchangeStreamCaptureMode"},
     {"cuLibraryLoadData", 1, "k: cuLibraryLoadData"},
@@ -339,7 +401,7 @@ TEST_F(PrepareTest, EveryFailureIsToldAndCanBeRepeated) {
     kernel_ = nullptr;
     ++calls;
   }
-  EXPECT_EQ(calls, 26);
+  EXPECT_EQ(calls, 30);
 }
 
 // The table above is complete: a successful first preparation makes these calls and no others.
@@ -402,7 +464,7 @@ class RefusalTest : public DriverTest {
     return files_.manifest().kernels[info.kernel_index].id;
   }
   mla_status prepare() {
-    const mla_problem problem = MLA_PROBLEM_INIT;
+    const mla_problem problem = any_problem();
     return mla_prepare(bundle_.get(), &problem, nullptr, &kernel_);
   }
   TestBundle files_;
@@ -460,7 +522,7 @@ TEST_F(RefusalTest, AllRefusalsAreReported) {
 }
 
 TEST_F(RefusalTest, DeviceLimitIsPassedOverToo) {
-  files_.manifest().kernels[1].launch.dynamic_smem = 90000;
+  files_.manifest().kernels[1].facts.dynamic_smem = 90000;
   files_.write();
   bundle_ = open_bundle(files_);
   fake_set_device_attribute(0, cuda::kDeviceMaxSharedMemoryPerBlockOptin, 99000);
@@ -486,7 +548,8 @@ TEST_F(PrepareTest, CaptureBeforePrepare) {
                "a kernel cannot be loaded while a stream is captured (cuLibraryLoadData failed: 900 "
                "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED): call mla_prepare before the capture begins");
   EXPECT_EQ(kernel_, nullptr);
-  // One that cannot be seen is not disturbed: the load is made in the relaxed mode.
+  // One on a non-blocking stream, this thread's own too, cannot be seen and is not disturbed: the load is
+  // made in the relaxed mode, as the header says.
   fake_set_capture(kFakeCaptureHidden);
   EXPECT_OK(prepare(&kernel_));
 }

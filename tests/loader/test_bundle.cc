@@ -98,23 +98,63 @@ manifest::Kernel make_kernel(const std::string& id, uint32_t sm, const std::stri
   kernel.file = "cubins/" + id + ".cubin";
   kernel.target = {sm, suffix};
   kernel.symbol = "mla_kernel_" + std::to_string(sm);
-  kernel.config.family = cubin::kFamilyCluster;
-  kernel.config.mma = cubin::kMmaPlain;
-  kernel.config.q_dtype = kernel.config.kv_dtype = cubin::kE4M3;
-  kernel.config.out_dtype = cubin::kBF16;
-  kernel.config.rows = 128;
-  kernel.config.head_dim_k = kHeadDimK;
-  kernel.config.head_dim_v = kHeadDimV;
-  kernel.config.tile_tokens = kTileTokens;
-  kernel.config.page_size_min = 16;
-  kernel.config.page_size_max = 128;
-  kernel.config.k_box = kernel.config.k_swizzle = 64;
-  kernel.config.v_box = kernel.config.v_swizzle = 128;
-  kernel.config.features = cubin::kFeatureLse | cubin::kFeaturePdl | cubin::kFeatureSeparateValues;
-  kernel.launch = {384, 4, 100224, 100};
+  cubin::Facts& facts = kernel.facts;
+  facts.kind = kind::kDECODE;
+  facts.requires_bits = requirement::kROW_TILES | requirement::kPARTIALS;
+  facts.family = family::kCLUSTER;
+  facts.q_dtype = facts.kv_dtype = dtype::kE4M3;
+  facts.out_dtype = dtype::kBF16;
+  facts.arithmetic = arithmetic::kQUANTISED;
+  facts.mma = mma_form::kPLAIN;
+  facts.cache_layout = cache_layout::kDENSE;
+  facts.rows = 128;
+  facts.head_dim_k = 576;
+  facts.head_dim_v = 512;
+  facts.tile_tokens = 64;
+  facts.page_size_multiple = 16;
+  facts.page_size_max = 1024;
+  facts.features = feature::kLSE | feature::kPDL | feature::kSEPARATE_VALUES;
+  facts.tensor_maps = 1;
+  facts.box_tokens = 64;
+  facts.k_box = facts.k_swizzle = 64;
+  facts.v_box = facts.v_swizzle = 128;
+  facts.threads = 384;
+  facts.cluster_size = 4;
+  facts.dynamic_smem = 100224;
+  facts.carveout = 100;
+  facts.item_overhead = 2;
+  facts.min_share = 4;
+  facts.max_flat_merge = 8;
+  facts.zeroed_bytes = 4096;
+  facts.fixed_bytes = 1000;
+  facts.bytes_per_worker = 600000;
+  facts.max_workers = 256;
+  facts.tile_cost = 4000;
+  facts.params_struct = params_struct::kDECODE;
+  facts.params_version = kDecodeParamsVersion;
+  facts.params_bytes = sizeof(DecodeParams);
   kernel.resources = {168, 0, 0, 0};
-  kernel.params = {kParamsVersion, sizeof(DecodeParams)};
   kernel.min_driver = "580.65.06";
+  return kernel;
+}
+
+manifest::Kernel make_merge_kernel(const std::string& id, uint32_t sm, const std::string& suffix) {
+  manifest::Kernel kernel = make_kernel(id, sm, suffix);
+  kernel.facts = {};
+  cubin::Facts& facts = kernel.facts;
+  facts.kind = kind::kMERGE;
+  facts.family = family::kMERGE;
+  facts.partial_dtype = facts.out_dtype = dtype::kBF16;
+  facts.head_dim_v = 512;
+  facts.features = feature::kLSE;
+  facts.threads = 384;
+  facts.cluster_size = 1;
+  facts.carveout = -1;
+  facts.max_workers = 4096;
+  facts.tile_cost = 1;
+  facts.params_struct = params_struct::kMERGE;
+  facts.params_version = kMergeParamsVersion;
+  facts.params_bytes = sizeof(MergeParams);
   return kernel;
 }
 
@@ -126,7 +166,6 @@ TestBundle::TestBundle() {
   manifest_.version = "1.2.3";
   manifest_.toolkit = "13.0.88";
   manifest_.source_hash = std::string(64, '5');
-  manifest_.params_version = kParamsVersion;
 }
 
 TestBundle::~TestBundle() {
@@ -137,6 +176,11 @@ TestBundle::~TestBundle() {
 manifest::Kernel& TestBundle::add(const std::string& id, uint32_t sm, const std::string& suffix) {
   manifest_.kernels.reserve(1024);  // references stay valid
   return manifest_.kernels.emplace_back(make_kernel(id, sm, suffix));
+}
+
+manifest::Kernel& TestBundle::add(manifest::Kernel kernel) {
+  manifest_.kernels.reserve(1024);
+  return manifest_.kernels.emplace_back(std::move(kernel));
 }
 
 void TestBundle::write(size_t cubin_bytes) {

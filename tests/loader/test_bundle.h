@@ -20,6 +20,9 @@ std::string make_cubin(uint32_t sm, const std::string& symbol, size_t bytes = 0)
 // A kernel of the cluster family as the default matrix has it; tests change what they are about.
 manifest::Kernel make_kernel(const std::string& id, uint32_t sm, const std::string& suffix);
 
+// A merge kernel of bf16 partial results.
+manifest::Kernel make_merge_kernel(const std::string& id, uint32_t sm, const std::string& suffix);
+
 class TestBundle {
  public:
   // An empty bundle in a new folder below the system's folder for temporary files.
@@ -29,6 +32,8 @@ class TestBundle {
   TestBundle& operator=(const TestBundle&) = delete;
 
   manifest::Kernel& add(const std::string& id, uint32_t sm = 120, const std::string& suffix = "f");
+
+  manifest::Kernel& add(manifest::Kernel kernel);
 
   // Writes cubins of `cubin_bytes` each, fills in their sizes and hashes, and writes the manifest.
   void write(size_t cubin_bytes = 0);

@@ -50,9 +50,9 @@ TEST(Cubin, ReadsTheGoodOne) {
   EXPECT_EQ(kernel.max_threads[0], 384u);
   EXPECT_EQ(kernel.threads[0], 0u);
   EXPECT_EQ(kernel.cluster[0], 4u);
-  EXPECT_EQ(kernel.param_bytes, 384u);
+  EXPECT_EQ(kernel.param_bytes, 640u);
   ASSERT_EQ(kernel.params.size(), 1u);
-  EXPECT_EQ(kernel.params[0].bytes, 384u);
+  EXPECT_EQ(kernel.params[0].bytes, 640u);
 }
 
 TEST(Cubin, OlderAbiAndOsAbi) {

@@ -144,7 +144,7 @@ inline void append_record(Bytes& to, uint8_t attribute, const std::vector<uint32
 }
 
 // Sections and symbols of the good cubin: kernel `mla_k`, constants mla_rows = 128 and
-// mla_threads = 384, a block of 384 threads in clusters of 4, one parameter of 384 bytes.
+// mla_threads = 384, a block of 384 threads in clusters of 4, one parameter of 640 bytes.
 enum GoodSection : uint16_t {
   kTkinfo = 4,
   kInfo,
@@ -196,9 +196,9 @@ inline ElfBuilder good_cubin() {
   ElfSection kernel = {".nv.info.mla_k", 0x70000000, 0x40, 3, kText, 4, 0, {}, 0};
   append_record(kernel.content, 0x05, {384, 1, 1});
   append_record(kernel.content, 0x3d, {4, 1, 1});
-  append_record(kernel.content, 0x17, {0, 0, 384u << 18});
+  append_record(kernel.content, 0x17, {0, 0, 640u << 18});
   append_record(kernel.content, 0x7e, {1, 2, 3, 4});                // an attribute nobody knows
-  append_value(kernel.content, uint32_t{0x01800000 | 0x1900 | 3});  // CBANK_PARAM_SIZE 384
+  append_value(kernel.content, uint32_t{0x02800000 | 0x1900 | 3});  // CBANK_PARAM_SIZE 640
   at(kInfoKernel) = kernel;
   ElfSection constants = {".nv.constant3", 1, 2, 0, 0, 4, 0, {}, 0};
   append_value(constants.content, uint32_t{128});

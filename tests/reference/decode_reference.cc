@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/common/mla_softmax.h"
 #include "tests/reference/number_formats.h"
 #include "tests/reference/tile_math.h"
 
@@ -22,7 +23,8 @@ static_assert(kTile == kTileOfTokens);
 namespace {
 
 constexpr double kNegInf = -std::numeric_limits<double>::infinity();
-constexpr int kHeadsPerTask = 32;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kHeadsPerTask = 32;
 
 int64_t value_or(int64_t value, int64_t fallback) { return value != 0 ? value : fallback; }
 
@@ -52,8 +54,9 @@ class Cache {
         v_page_(p.v ? value_or(p.v_page_stride, v_token_ * p.page_size) : k_page_),
         table_stride_(value_or(p.page_table_stride, p.max_pages_per_seq)) {}
 
-  // Page id of a position, or -1 when it is outside the pool.
+  // Page id of a position, or -1 when it is outside the pool or the position beyond the table.
   int64_t page(int request, int64_t position) const {
+    if (position >= int64_t{p_.max_pages_per_seq} * p_.page_size) return -1;
     const int64_t id = p_.page_table[request * table_stride_ + position / p_.page_size];
     return id >= 0 && id < p_.pages ? id : -1;
   }
@@ -72,12 +75,12 @@ class Cache {
 
 // Unnormalised attention of some rows over a range of tiles.
 struct Partial {
-  std::vector<double> acc;  // [rows, 512]
-  std::vector<double> max;  // log2, -inf when nothing was visible
+  std::vector<double> acc;                      // [rows, 512]
+  std::vector<RowReference<double>> reference;  // log2; of the exact result its maximum, twice
   std::vector<double> sum;
 
   explicit Partial(int rows)
-      : acc(static_cast<size_t>(rows) * kDepthV, 0.0), max(rows, kNegInf), sum(rows, 0.0) {}
+      : acc(static_cast<size_t>(rows) * kDepthV, 0.0), reference(rows, {kNegInf, kNegInf}), sum(rows, 0.0) {}
 };
 
 struct Task {
@@ -90,41 +93,71 @@ struct Task {
   std::unique_ptr<Partial> model;
 };
 
-// Applies one tile of scores (log2 units) to a partial result. `quantise` rounds P to e4m3.
-void apply_tile(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
-                const double* values, bool quantise, std::vector<double>& p, std::vector<double>& factor,
-                Partial& partial) {
+// Applies scores (log2 units) of one tile, -infinity where masked, to a partial result. `quantise`
+// rounds P to e4m3 and takes the references of mla_softmax.h.
+void apply_scores(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
+                  const double* values, bool quantise, std::vector<double>& p, std::vector<double>& factor,
+                  Partial& partial) {
   const double* table = e4m3_table();
   for (int row = 0; row < rows; ++row) {
     const double* s = scores.data() + row * kTile;
     double* prob = p.data() + row * kTile;
-    const double tile_max = *std::max_element(s, s + tokens);
-    const double old_max = partial.max[row];
-    const double new_max = std::max(old_max, tile_max);
-    if (new_max == kNegInf) {
-      std::fill(prob, prob + kTile, 0.0);
+    double tile_max = kNegInf;  // NaN does not count, but spoils the sums
+    bool nan = false;
+    for (int token = 0; token < tokens; ++token) {
+      if (s[token] > tile_max) tile_max = s[token];
+      nan |= std::isnan(s[token]);
+    }
+    const RowReference<double> before = partial.reference[row];
+    RowReference<double> now = next_reference(before, tile_max);
+    if (!quantise) now.value = now.most;
+    if (now.value == kNegInf) {
+      std::fill(prob, prob + kTile, nan ? kNaN : 0.0);
+      if (nan) partial.sum[row] = kNaN;
       factor[row] = 1.0;
       continue;
     }
-    factor[row] = old_max == kNegInf ? 0.0 : std::exp2(old_max - new_max);
+    factor[row] = before.value == kNegInf ? 1.0 : std::exp2(before.value - now.value);
     double sum = 0.0;
     for (int token = 0; token < tokens; ++token) {
-      double value = std::exp2(s[token] - new_max);
-      if (quantise) value = table[to_e4m3(kE4M3Max * value)];
+      double value = std::exp2(s[token] - now.value);
+      if (quantise && !std::isnan(value)) value = table[to_e4m3(kE4M3Max * value)];
       prob[token] = value;
       sum += value;
     }
     partial.sum[row] = partial.sum[row] * factor[row] + sum;
-    partial.max[row] = new_max;
+    partial.reference[row] = now;
   }
   tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
+}
+
+// The first tile of a sequence in its two parts. Leaves `scores` changed.
+void apply_first_tile(std::vector<double>& scores, int rows, int padded_rows, int tokens,
+                      const double* values, std::vector<double>& p, std::vector<double>& factor,
+                      Partial& partial) {
+  std::vector<double> second_part(scores.size(), kNegInf);
+  for (int row = 0; row < rows; ++row) {
+    double* s = scores.data() + row * kTile;
+    double tile_max = kNegInf;
+    for (int token = 0; token < tokens; ++token) {
+      if (s[token] > tile_max) tile_max = s[token];
+    }
+    for (int token = 0; token < tokens; ++token) {
+      if (!(s[token] < tile_max - double{kFirstPart})) continue;
+      second_part[row * kTile + token] = s[token];
+      s[token] = kNegInf;
+    }
+  }
+  apply_scores(scores, rows, padded_rows, tokens, values, true, p, factor, partial);
+  apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
 void run_task(const DecodeProblem& problem, const ReferenceOptions& options, const ReferenceResult& result,
               bool model, Task& task) {
   const Cache cache(problem);
   const QueryToken query_token = result.query_tokens[task.query_token];
-  const int64_t visible = visible_tokens(problem, query_token);
+  const int64_t visible =
+      std::min(visible_tokens(problem, query_token), int64_t{problem.max_pages_per_seq} * problem.page_size);
   const int rows = task.heads;
   const int padded_rows = (rows + kRowBlock - 1) / kRowBlock * kRowBlock;
 
@@ -132,8 +165,7 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   std::vector<double> q(static_cast<size_t>(padded_rows) * kDepthK, 0.0);
   for (int row = 0; row < rows; ++row) {
     const int64_t index =
-        (static_cast<int64_t>(query_token.request) * problem.q_len + query_token.token) * problem.heads +
-        result.heads[task.first_head + row];
+        query_index(problem, query_token) * problem.heads + result.heads[task.first_head + row];
     decode_row(static_cast<const uint8_t*>(problem.q) + index * kDepthK * q_bytes, problem.q_format, kDepthK,
                q.data() + static_cast<size_t>(row) * kDepthK, 1);
   }
@@ -148,7 +180,8 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   if (options.exact) task.exact = std::make_unique<Partial>(padded_rows);
   if (model) task.model = std::make_unique<Partial>(padded_rows);
 
-  for (int tile = task.first_tile; tile < task.last_tile; ++tile) {
+  const int last_tile = static_cast<int>(std::min<int64_t>(task.last_tile, (visible + kTile - 1) / kTile));
+  for (int tile = task.first_tile; tile < last_tile; ++tile) {
     const int64_t first = static_cast<int64_t>(tile) * kTile;
     const int tokens = static_cast<int>(std::min<int64_t>(kTile, visible - first));
     bool masked[kTile] = {};
@@ -173,10 +206,12 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
       }
     }
     if (task.exact) {
-      apply_tile(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
+      apply_scores(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
     }
-    if (task.model) {
-      apply_tile(scores, rows, padded_rows, tokens, values.data(), true, p, factor, *task.model);
+    if (task.model && tile == 0) {
+      apply_first_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
+    } else if (task.model) {
+      apply_scores(scores, rows, padded_rows, tokens, values.data(), true, p, factor, *task.model);
     }
   }
 }
@@ -185,18 +220,18 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
 double merge_row(const std::vector<const Partial*>& partials, int row, double kv_scale, double* out) {
   std::fill(out, out + kDepthV, 0.0);
   double max = kNegInf;
-  for (const Partial* partial : partials) max = std::max(max, partial->max[row]);
-  if (max == kNegInf) {
-    return kNegInf;
-  }
+  for (const Partial* partial : partials) max = std::max(max, partial->reference[row].value);
   double sum = 0.0;
   for (const Partial* partial : partials) {
-    if (partial->max[row] == kNegInf) continue;
-    const double weight = std::exp2(partial->max[row] - max);
+    if (partial->sum[row] == 0.0) continue;  // it saw nothing
+    // One whose scores are all NaN has no maximum.
+    const double weight =
+        partial->reference[row].value == kNegInf ? kNaN : std::exp2(partial->reference[row].value - max);
     sum += weight * partial->sum[row];
     const double* acc = partial->acc.data() + static_cast<size_t>(row) * kDepthV;
     for (int d = 0; d < kDepthV; ++d) out[d] += weight * acc[d];
   }
+  if (sum == 0.0) return kNegInf;
   for (int d = 0; d < kDepthV; ++d) out[d] *= kv_scale / sum;
   return std::numbers::ln2_v<double> * (max + std::log2(sum));
 }
@@ -215,25 +250,42 @@ void parallel_for(int threads, size_t count, const Function& function) {
 
 }  // namespace
 
-int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token) {
-  const int64_t capacity = static_cast<int64_t>(problem.max_pages_per_seq) * problem.page_size;
-  const int64_t seq_len = std::min<int64_t>(problem.seq_lens[query_token.request], capacity);
-  return std::max<int64_t>(0, seq_len - (problem.q_len - 1) + query_token.token);
+int query_count(const DecodeProblem& problem, int request) {
+  if (!problem.q_offsets) return problem.q_len;
+  return problem.q_offsets[request + 1] - problem.q_offsets[request];
 }
 
-uint64_t count_bad_pages(const DecodeProblem& problem) {
+int64_t query_index(const DecodeProblem& problem, QueryToken query_token) {
+  const int64_t first = problem.q_offsets ? int64_t{problem.q_offsets[query_token.request]}
+                                          : int64_t{query_token.request} * problem.q_len;
+  return first + query_token.token;
+}
+
+int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token) {
+  const int64_t seq_len = std::max<int64_t>(0, problem.seq_lens[query_token.request]);
+  const int64_t hidden =
+      problem.causal ? query_count(problem, query_token.request) - 1 - query_token.token : 0;
+  const int64_t positions = std::max<int64_t>(0, seq_len - hidden);
+  if (problem.cp_size <= 1) return positions;
+  int64_t held = 0;
+  for (int64_t block = problem.cp_rank; block * problem.cp_interleave < positions; block += problem.cp_size) {
+    held += std::min<int64_t>(problem.cp_interleave, positions - block * problem.cp_interleave);
+  }
+  return held;
+}
+
+bool has_bad_tokens(const DecodeProblem& problem) {
   const Cache cache(problem);
-  uint64_t count = 0;
   for (int request = 0; request < problem.batch; ++request) {
-    for (int token = 0; token < problem.q_len; ++token) {
-      const int64_t visible = visible_tokens(problem, {request, token});
-      const int64_t step = std::min<int64_t>(kTile, problem.page_size);
-      for (int64_t first = 0; first < visible; first += step) {
-        if (cache.page(request, first) < 0) ++count;
-      }
+    const int count = query_count(problem, request);
+    if (count == 0) continue;
+    const int64_t visible = visible_tokens(problem, {request, count - 1});
+    if (visible > int64_t{problem.max_pages_per_seq} * problem.page_size) return true;
+    for (int64_t first = 0; first < visible; first += problem.page_size) {
+      if (cache.page(request, first) < 0) return true;
     }
   }
-  return count;
+  return false;
 }
 
 ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOptions& options) {
@@ -241,7 +293,9 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
   result.query_tokens = options.query_tokens;
   if (result.query_tokens.empty()) {
     for (int request = 0; request < problem.batch; ++request) {
-      for (int token = 0; token < problem.q_len; ++token) result.query_tokens.push_back({request, token});
+      for (int token = 0; token < query_count(problem, request); ++token) {
+        result.query_tokens.push_back({request, token});
+      }
     }
   }
   result.heads = options.heads;
@@ -295,27 +349,34 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
   };
 
   for (size_t index = 0; index < result.query_tokens.size(); ++index) {
-    const int64_t visible = visible_tokens(problem, result.query_tokens[index]);
+    const int64_t visible = std::min(visible_tokens(problem, result.query_tokens[index]),
+                                     int64_t{problem.max_pages_per_seq} * problem.page_size);
     const int tiles = static_cast<int>((visible + kTile - 1) / kTile);
-    SplitOffsets offsets;
-    if (model) {
-      offsets = options.split_offsets(result.query_tokens[index]);
-    } else {
-      for (int tile = 0; tile < tiles; tile += 32) offsets.push_back(tile);
-      offsets.push_back(tiles);
-    }
-    if (offsets.size() < 2) offsets = {0, tiles};
-    if (offsets.front() != 0 || offsets.back() != tiles || !std::is_sorted(offsets.begin(), offsets.end())) {
-      throw std::invalid_argument("split_offsets of request " +
-                                  std::to_string(result.query_tokens[index].request) +
-                                  " must rise from 0 to its " + std::to_string(tiles) + " tiles");
-    }
-    for (size_t first = 0; first < heads; first += kHeadsPerTask) {
-      const int count = static_cast<int>(std::min<size_t>(kHeadsPerTask, heads - first));
-      for (size_t split = 0; split + 1 < offsets.size(); ++split) {
-        tasks.push_back(
-            {index, static_cast<int>(first), count, offsets[split], offsets[split + 1], nullptr, nullptr});
+    for (size_t first = 0; first < heads;) {
+      SplitOffsets offsets;
+      size_t end = first + 1;  // heads in [first, end) have the same splits
+      if (model) {
+        offsets = options.split_offsets(result.query_tokens[index], result.heads[first]);
+        while (end < heads && end - first < kHeadsPerTask &&
+               options.split_offsets(result.query_tokens[index], result.heads[end]) == offsets) {
+          ++end;
+        }
+      } else {
+        for (int tile = 0; tile < tiles; tile += 32) offsets.push_back(tile);
+        offsets.push_back(tiles);
+        end = std::min(heads, first + kHeadsPerTask);
       }
+      if (offsets.size() < 2) offsets = {0, tiles};
+      if (offsets.front() != 0 || offsets.back() < tiles || !std::is_sorted(offsets.begin(), offsets.end())) {
+        throw std::invalid_argument("split_offsets of request " +
+                                    std::to_string(result.query_tokens[index].request) +
+                                    " must rise from 0 to its " + std::to_string(tiles) + " tiles");
+      }
+      for (size_t split = 0; split + 1 < offsets.size(); ++split) {
+        tasks.push_back({index, static_cast<int>(first), static_cast<int>(end - first), offsets[split],
+                         offsets[split + 1], nullptr, nullptr});
+      }
+      first = end;
     }
     if (tasks.size() >= wanted_tasks) flush();
   }

@@ -6,9 +6,10 @@
 //   out(t)      = kv_scale * sum_i softmax(score(t, .))_i * v_i
 //   lse(t)      = log sum_i exp(score(t, i))
 //
-// Query token t of a request sees cache positions i < seq_len - (q_len - 1) + t. Positions whose
-// page id is outside [0, pages) are masked. A query token that sees nothing gives out = 0 and
-// lse = -inf. Nothing outside the visible positions is read.
+// Query token t of a request's `count` sees positions i < seq_len - (count - 1) + t, or all of them
+// when not causal; of those, the ones that this rank's pool holds. Tokens whose page id is outside
+// [0, pages) or that lie beyond the page table are masked. A query token that sees nothing gives
+// out = 0 and lse = -inf; NaN in what it sees gives NaN. Nothing outside the visible tokens is read.
 //
 // Two results from one pass: the exact one, and one that models how the kernels quantise P to e4m3.
 #pragma once
@@ -36,7 +37,7 @@ struct DecodeProblem {
   int64_t page_table_stride = 0;  // elements between rows; 0: max_pages_per_seq
   Format q_format = Format::kE4M3;
   Format kv_format = Format::kE4M3;
-  const void* q = nullptr;              // [batch, q_len, heads, 576], dense
+  const void* q = nullptr;              // [batch, q_len, heads, 576] or, ragged, [tokens, heads, 576]; dense
   const void* kv = nullptr;             // [pages, page_size, 576]
   int64_t kv_page_stride = 0;           // bytes; 0: dense
   int64_t kv_token_stride = 0;          // bytes; 0: dense
@@ -44,7 +45,12 @@ struct DecodeProblem {
   int64_t v_page_stride = 0;            // bytes; 0: dense
   int64_t v_token_stride = 0;           // bytes; 0: dense
   const int32_t* page_table = nullptr;  // [batch, max_pages_per_seq]
-  const int32_t* seq_lens = nullptr;    // [batch]; bounded by max_pages_per_seq * page_size
+  const int32_t* seq_lens = nullptr;    // [batch]; over all ranks; negative: 0
+  const int32_t* q_offsets = nullptr;   // [batch + 1], cumulative query counts; null: q_len each
+  bool causal = true;
+  int cp_rank = 0;  // this pool holds the blocks of cp_interleave tokens with number cp_rank modulo
+  int cp_size = 1;  // cp_size, one after another
+  int cp_interleave = 1;
   double softmax_scale = 1.0;
   double q_scale = 1.0;
   double kv_scale = 1.0;
@@ -52,18 +58,18 @@ struct DecodeProblem {
 
 struct QueryToken {
   int request = 0;
-  int token = 0;  // 0 ... q_len - 1
+  int token = 0;  // 0 ... count - 1
 };
 
-// Tile offsets at which the work on a query token is split: 0 = first < ... < last = tiles of its
-// visible positions. Empty where there are no tiles.
+// Tile offsets at which the work on a row is split: 0 = first < ... < last >= the tiles that it sees.
+// Empty where there are no tiles.
 using SplitOffsets = std::vector<int>;
 
 struct ReferenceOptions {
   std::vector<QueryToken> query_tokens;  // which to compute; empty: all
   std::vector<int> heads;                // which to compute; empty: all
-  // The splits of a query token. Null: no model of the quantisation is computed.
-  std::function<SplitOffsets(QueryToken)> split_offsets;
+  // The splits of a head of a query token. Null: no model of the quantisation is computed.
+  std::function<SplitOffsets(QueryToken, int head)> split_offsets;
   bool exact = true;  // compute the exact result
   int threads = 0;    // 0: one per core
 };
@@ -77,20 +83,25 @@ struct ReferenceResult {
   std::vector<double> model_out;  // [query tokens, heads, 512], empty without the model
 };
 
-// Visible positions of a query token: seq_len - (q_len - 1) + t, at least 0. seq_len is first bounded
-// by what a row of the page table can hold.
+// Query tokens of a request.
+int query_count(const DecodeProblem& problem, int request);
+
+// Row of a query token in q, out and lse, in units of heads.
+int64_t query_index(const DecodeProblem& problem, QueryToken query_token);
+
+// Tokens of the pool that a query token sees, masked ones included.
 int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token);
 
-// Counts (query token, tile, page) with a visible position whose page id is outside the pool.
-uint64_t count_bad_pages(const DecodeProblem& problem);
+// Whether a visible token has a page id outside the pool or lies beyond the page table.
+bool has_bad_tokens(const DecodeProblem& problem);
 
-// The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order:
-//   m_i = max(m_{i-1}, row maximum of tile i), in units of log2
-//   p   = e4m3(448 * exp2(score * log2(e) - m_i)), rounded to nearest even
-// accumulators and row sum are rescaled by exp2(m_{i-1} - m_i), the row sum is taken from the
-// quantised p, and splits are merged with weights exp2(m_split - m). lse has no model: it comes from
-// the row sum before quantisation. Computed only when options.split_offsets is given and the cache
-// is e4m3.
+// The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order, each
+// with the reference m that kernels/common/mla_softmax.h gives (units of log2):
+//   p = e4m3(448 * exp2(score * log2(e) - m)), rounded to nearest even
+// the tile of position 0 in two parts. Accumulators and row sum are brought from one reference to the
+// next by exp2 of their difference, the row sum is taken from the quantised p, and splits are merged
+// with weights exp2(m_split - max of them). lse has no model: it comes from the row sum before
+// quantisation. Computed only when options.split_offsets is given and the cache is e4m3.
 // Throws std::invalid_argument when split_offsets do not cover the tiles of a query token.
 // Thread-safe; uses options.threads threads of its own.
 ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOptions& options);

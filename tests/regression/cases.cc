@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/regression/cases.h"
 
+#include "kernels/common/mla_words.h"
 #include "loader/include/mla_loader.h"
 
 namespace mla::test {
@@ -62,6 +63,81 @@ std::vector<NamedCase> all_cases() {
   add("launch_again", kAll, C().seq_lens({300, 5}).then({0, 130}).then({64, 0}));
   add("graph_replay", kAll, C().seq_lens({300, 5}).then({0, 130}).then({0, 0}).then({1, 700}).graph());
   add("repeat", kAll, C().seq_lens({400, 100}).repeats(2));
+
+  // Rows are (query token, head) pairs: 16 heads of 8 query tokens are one row tile.
+  add("fold_16_heads_q_len_8", kAll, C().seq_lens({200, 9, 3, 0, 700}).heads(16).q_len(8).page_size(16));
+  add("fold_48_heads_q_len_5", kAll, C().seq_lens({200, 66, 3}).heads(48).q_len(5).page_size(32));
+  add("fold_5_heads_q_len_64", kAll, C().seq_lens({70, 300}).heads(5).q_len(64));
+  add("ragged_q", kAll, C().seq_lens({300, 40, 70, 0, 129}).heads(16).q_len(4).q_counts({4, 0, 1, 2, 3}));
+  add("ragged_q_128_heads", kAll, C().seq_lens({70, 129, 5}).q_len(3).q_counts({1, 3, 0}).page_size(16));
+  add("ragged_q_nothing", kAll, C().seq_lens({70, 129}).q_len(2).q_counts({0, 0}));
+  add("padded_batch", kAll,
+      C().seq_lens({500, 0, 0, 1, 1}).heads(16).bad_pages({{3, 0, -1}, {4, 0, -1}}).page_size(16));
+  add("non_causal", kAll, C().seq_lens({300, 2, 0, 66}).heads(16).q_len(4).non_causal());
+  add("non_causal_128_heads", kAll, C().seq_lens({130, 1}).q_len(2).non_causal().page_size(16));
+  for (const int interleave : {1, 16, 100}) {
+    for (const int rank : {0, 2}) {
+      add("context_parallel_" + std::to_string(interleave) + "_rank_" + std::to_string(rank), kAll,
+          C().seq_lens({1000, 301, 5, 0, 2})
+              .heads(16)
+              .q_len(5)
+              .page_size(16)
+              .context_parallel(rank, 3, interleave));
+    }
+  }
+  add("strided_rows", kAll, C().seq_lens({150, 40, 0}).heads(24).q_len(3).strided());
+  add("strided_rows_ragged", kAll, C().seq_lens({150, 700}).heads(24).q_len(3).q_counts({1, 3}).strided());
+
+  // Inputs that failed once.
+  add("max_splits_huge", kAll, C().seq_lens({700}).heads(16).max_splits(0x7fffffff));
+  add("max_splits_nearly_huge", kAll, C().seq_lens({700, 3000}).heads(16).max_splits(0x7fffffff - 40));
+  for (const int q_len : {2, 8}) {
+    add("negative_lengths_q_len_" + std::to_string(q_len), kAll,
+        C().seq_lens({-2147483647 - 1, 10, -2147483647, -1}).heads(16).q_len(q_len).page_size(16));
+  }
+  add("beyond_the_table", kAll, C().seq_lens({130, 128}).q_len(2).short_table(1));
+  add("beyond_the_table_in_a_tile", kAll,
+      C().seq_lens({133, 40}).q_len(6).heads(16).page_size(16).short_table(1));
+  add("far_beyond_the_table", kAll, C().seq_lens({900, 40}).q_len(2).page_size(16).short_table(40));
+  for (const int len : {1, 63, 130, 1000, 1024}) {
+    for (const int splits : {0, 1}) {
+      const std::string name = std::to_string(len) + (splits ? "_unsplit" : "");
+      std::vector<Poison> every_key;
+      for (int i = 0; i < len; ++i) every_key.push_back({Poison::kKey, 0, i, 575});
+      add("nan_in_every_key_" + name, kAll,
+          C().seq_lens({len, 70}).heads(16).poison(every_key).max_splits(splits));
+      add("nan_in_a_key_" + name, kAll,
+          C().seq_lens({len, 70}).heads(16).poison({{Poison::kKey, 0, len / 2, 3}}).max_splits(splits));
+      add("nan_in_q_" + name, kAll,
+          C().seq_lens({len, 70}).heads(16).poison({{Poison::kQuery, 0, 0, 576 + 7}}).max_splits(splits));
+    }
+  }
+  add("nan_scales", kAll, C().seq_lens({130, 0, 700}).heads(16).nan_scales());
+  // Tokens that only later query tokens see.
+  add("nan_in_the_newest_key", kAll,
+      C().seq_lens({200, 65}).heads(16).q_len(4).poison(
+          {{Poison::kKey, 0, 198, 3}, {Poison::kKey, 1, 64, -1}}));
+  add("nan_in_the_newest_value", kAll,
+      C().seq_lens({200, 66, 130})
+          .heads(16)
+          .q_len(8)
+          .separate_values()
+          .poison({{Poison::kValue, 0, 196, 300},
+                   {Poison::kValue, 0, 198, 5},
+                   {Poison::kValue, 1, 65, -1},
+                   {Poison::kValue, 2, 3, 100}}));
+  add("scales_that_overflow", kAll,
+      C().seq_lens({150, 3}).scales(1e25f, 1e25f).softmax_scale(1e-38f).scale_pointers().flat_scores());
+  add("scales_that_vanish", kAll,
+      C().seq_lens({150, 3}).scales(1e-30f, 1e-25f).softmax_scale(3e38f).scale_pointers().flat_scores());
+  add("scales_far_apart", kAll,
+      C().seq_lens({150, 700}).scales(3e-36f, 1e36f).softmax_scale(0.0139f).scale_pointers().flat_scores());
+  add("softmax_scale_huge", kAll, C().seq_lens({150, 3}).softmax_scale(2e38f).no_lse().flat_scores());
+  add("workspace_never_initialised", kAll,
+      C().seq_lens({700, 0, 3, 64}).q_len(2).heads(16).uninitialised_workspace());
+  add("alone_and_in_a_batch", kAll, C().seq_lens({2048, 30, 700, 0, 64}).max_splits(1).alone_too());
+  add("alone_and_in_a_batch_folded", kAll,
+      C().seq_lens({900, 30, 700, 0, 64}).heads(16).q_len(4).max_splits(1).alone_too());
 
   // Everything below needs a GPU.
   add("single_1k", kGpu, C().equal(1, 1024));
@@ -144,19 +220,28 @@ std::vector<NamedCase> all_cases() {
   return cases;
 }
 
+unsigned needed_features(const DecodeCase& c) {
+  unsigned features = 0;
+  if (c.want_lse) features |= MLA_FEATURE_LSE;
+  if (c.use_pdl) features |= MLA_FEATURE_PDL;
+  if (c.own_values) features |= MLA_FEATURE_SEPARATE_VALUES;
+  if (c.strided_rows) features |= MLA_FEATURE_STRIDES;
+  if (!c.query_counts.empty()) features |= MLA_FEATURE_RAGGED_Q;
+  if (!c.is_causal) features |= MLA_FEATURE_NON_CAUSAL;
+  if (c.cp_size > 1) features |= MLA_FEATURE_CONTEXT_PARALLEL;
+  return features;
+}
+
 std::string why_not(const DecodeCase& c, const KernelLimits& kernel) {
-  if (c.query_heads > kernel.rows) {
-    return std::to_string(c.query_heads) + " heads, the kernel has " + std::to_string(kernel.rows) + " rows";
+  if (c.page_tokens % kernel.page_size_multiple != 0 || c.page_tokens > kernel.page_size_max) {
+    return "page size " + std::to_string(c.page_tokens) + ", the kernel has multiples of " +
+           std::to_string(kernel.page_size_multiple) + " up to " + std::to_string(kernel.page_size_max);
   }
-  if (c.page_tokens < kernel.page_size_min || c.page_tokens > kernel.page_size_max) {
-    return "page size " + std::to_string(c.page_tokens) + ", the kernel has " +
-           std::to_string(kernel.page_size_min) + " to " + std::to_string(kernel.page_size_max);
-  }
-  if (c.own_values && !(kernel.features & MLA_FEATURE_SEPARATE_VALUES))
-    return "the kernel has no separate values";
-  if (c.use_pdl && !(kernel.features & MLA_FEATURE_PDL))
-    return "the kernel has no programmatic dependent launch";
-  if (c.want_lse && !(kernel.features & MLA_FEATURE_LSE)) return "the kernel has no lse";
+  const unsigned missing = needed_features(c) & ~kernel.features;
+#define MLA_MISSING(word, NAME, number, meaning) \
+  if (missing & (number)) return "the kernel has no " #word;
+  MLA_FEATURE_WORDS(MLA_MISSING)
+#undef MLA_MISSING
   return "";
 }
 

@@ -22,13 +22,13 @@ struct NamedCase {
 
 std::vector<NamedCase> all_cases();
 
-// Why a kernel cannot serve a case ("" if it can): heads, page size, features.
+// Why a kernel cannot serve a case ("" if it can): page size, features.
 struct KernelLimits {
-  int rows = 0;
-  int page_size_min = 0;
+  int page_size_multiple = 0;
   int page_size_max = 0;
   unsigned features = 0;  // MLA_FEATURE_* bits
 };
+unsigned needed_features(const DecodeCase& c);  // MLA_FEATURE_* bits
 std::string why_not(const DecodeCase& c, const KernelLimits& kernel);
 
 }  // namespace mla::test

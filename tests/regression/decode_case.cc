@@ -86,7 +86,8 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t full_and_partial_pages(const DecodeCase& c, const std::vector<int32_t>& lens, int64_t* full) {
   int64_t partial = 0;
   *full = 0;
-  for (const int32_t len : lens) {
+  for (const int32_t seq_len : lens) {
+    const int32_t len = c.local_len(seq_len);
     *full += len / c.page_tokens;
     partial += len % c.page_tokens != 0;
   }
@@ -122,25 +123,75 @@ DecodeCase& DecodeCase::ragged(int batch, int32_t least, int32_t most) {
   return seq_lens(std::move(lens));
 }
 
+namespace {
+
+// softmax weight w of a token whose rivals' scores are N(0, 1): their exponentials have mean sqrt(e).
+double score_of_weight(double weight, int32_t rivals) {
+  return std::log(weight / (1 - weight) * rivals) + 0.5;
+}
+
+}  // namespace
+
+DecodeCase& DecodeCase::sink(double weight, int position) {
+  spikes.push_back({0, position, score_of_weight(weight, steps[0][0] - 1), true});
+  return *this;
+}
+
+DecodeCase& DecodeCase::needle(double weight, int position) {
+  spikes.push_back({0, position, score_of_weight(weight, steps[0][0] - 1), false});
+  return *this;
+}
+
+int32_t DecodeCase::local_len(int32_t seq_len) const {
+  if (seq_len <= 0 || cp_size <= 1) return std::max(seq_len, 0);
+  int32_t held = 0;
+  for (int32_t i = 0; i < seq_len; ++i) held += i / cp_interleave % cp_size == cp_rank;
+  return held;
+}
+
 int32_t DecodeCase::longest() const {
   int32_t longest = 0;
   for (const auto& lens : steps) {
-    for (const int32_t len : lens) longest = std::max(longest, len);
+    for (const int32_t len : lens) longest = std::max(longest, local_len(len));
   }
   return longest;
 }
 
-int64_t Layout::q_bytes(const DecodeCase& c) const { return rows(c) * kDepthK * q_element_bytes; }
-
 Layout make_layout(const DecodeCase& c, int rows, Format q_format, Format kv_format) {
   Layout layout;
   layout.batch = c.batch();
-  layout.heads = c.query_heads ? c.query_heads : rows;
+  layout.heads = c.query_heads ? c.query_heads : std::min(rows, 128);
   layout.element_bytes = element_size(kv_format);
   layout.q_element_bytes = element_size(q_format);
   layout.max_pages_per_seq =
       static_cast<int>(std::max<int64_t>(1, ceil_div(c.longest(), c.page_tokens) + c.spare_columns));
-  layout.page_table_stride = layout.max_pages_per_seq + c.table_padding;
+  // A table that is too short stands in a row that has room for the pages all the same, so that the
+  // data are those of the whole sequence.
+  layout.page_table_stride =
+      std::max<int64_t>(layout.max_pages_per_seq, ceil_div(c.longest(), c.page_tokens)) + c.table_padding;
+  for (int request = 0; request < layout.batch; ++request) layout.query_tokens += c.query_count(request);
+  const int64_t q_row = kDepthK * layout.q_element_bytes, out_row = kDepthV * 2;
+  layout.q_bytes = layout.rows() * q_row;
+  layout.out_bytes = layout.rows() * out_row;
+  if (c.strided_rows) {
+    layout.q_head_stride = q_row + 32;
+    layout.q_token_stride = layout.heads * layout.q_head_stride + 48;
+    layout.q_bytes = layout.query_tokens * layout.q_token_stride;
+    if (c.query_counts.empty()) {
+      // Heads of out and lse lie further apart than query tokens.
+      layout.out_token_stride = out_row + 16;
+      layout.out_head_stride = layout.query_tokens * layout.out_token_stride + 64;
+      layout.out_bytes = layout.heads * layout.out_head_stride;
+      layout.lse_token_stride = 1;
+      layout.lse_head_stride = layout.query_tokens;
+    } else {
+      layout.out_head_stride = out_row + 16;
+      layout.out_token_stride = layout.heads * layout.out_head_stride + 64;
+      layout.out_bytes = layout.query_tokens * layout.out_token_stride;
+      layout.lse_head_stride = 1;
+      layout.lse_token_stride = layout.heads;
+    }
+  }
 
   int64_t most = 0;
   for (const auto& lens : c.steps) {
@@ -171,6 +222,55 @@ Layout make_layout(const DecodeCase& c, int rows, Format q_format, Format kv_for
   return layout;
 }
 
+namespace {
+
+void put(std::vector<uint8_t>& target, int64_t index, Format format, double value) {
+  if (format == Format::kE4M3) {
+    target[index] = reference::to_e4m3(value);
+  } else {
+    const uint16_t code = reference::float_to_bf16(static_cast<float>(value));
+    std::memcpy(target.data() + 2 * index, &code, 2);
+  }
+}
+
+// First element of a cached token in a pool of `depth` elements a token.
+int64_t element_of(const DecodeData& data, int request, int position, int depth) {
+  const int page_tokens = data.c->page_tokens;
+  const int64_t page = data.host_table[request * data.layout.page_table_stride + position / page_tokens];
+  return (page * page_tokens + position % page_tokens) * depth;
+}
+
+// The last element of q is 8 for every row of the batch, that of every key 0 but for the spike's.
+void place_spike(DecodeData& data, const Spike& spike) {
+  constexpr double kQuery = 8.0;
+  constexpr int kElement = kDepthK - 1;
+  const DecodeCase& c = *data.c;
+  for (int64_t row = 0; row < data.layout.rows(); ++row) {
+    put(data.q, row * kDepthK + kElement, data.q_format, kQuery);
+  }
+  for (int token = 0; token < c.local_len(data.seq_lens[spike.request]); ++token) {
+    put(data.keys, element_of(data, spike.request, token, kDepthK) + kElement, data.kv_format, 0.0);
+  }
+  const int64_t key = element_of(data, spike.request, spike.position, kDepthK);
+  for (int d = 0; d < kDepthK && spike.zero_value; ++d) put(data.keys, key + d, data.kv_format, 0.0);
+  put(data.keys, key + kElement, data.kv_format,
+      spike.score / (double{c.softmax_factor} * c.q_factor * c.kv_factor * kQuery));
+}
+
+void place_poison(DecodeData& data, const Poison& poison) {
+  const bool query = poison.where == Poison::kQuery;
+  const Format format = query ? data.q_format : data.kv_format;
+  const int64_t size = element_size(format);
+  const int depth = query ? data.layout.heads * kDepthK : poison.where == Poison::kKey ? kDepthK : kDepthV;
+  std::vector<uint8_t>& target = query ? data.q : poison.where == Poison::kKey ? data.keys : data.values;
+  const int64_t first = query ? (poison.request * data.c->query_len + poison.position) * int64_t{depth}
+                              : element_of(data, poison.request, poison.position, depth);
+  const int64_t begin = poison.element < 0 ? first : first + poison.element;
+  std::memset(target.data() + begin * size, nan_byte(format), (poison.element < 0 ? depth : 1) * size);
+}
+
+}  // namespace
+
 DecodeData make_data(const DecodeCase& c, const Layout& layout, Format q_format, Format kv_format,
                      size_t step, uint64_t seed) {
   DecodeData data;
@@ -181,8 +281,12 @@ DecodeData make_data(const DecodeCase& c, const Layout& layout, Format q_format,
   data.seq_lens = c.steps[step];
   Random random{seed * 7919 + step};
 
-  data.q.resize(layout.q_bytes(c));
-  fill_normal(data.q.data(), layout.rows(c) * kDepthK, q_format, c.sigma, random());
+  if (!c.query_counts.empty()) {
+    data.q_offsets = {0};
+    for (const int32_t count : c.query_counts) data.q_offsets.push_back(data.q_offsets.back() + count);
+  }
+  data.q.resize(layout.rows() * kDepthK * layout.q_element_bytes);
+  fill_normal(data.q.data(), layout.rows() * kDepthK, q_format, c.sigma, random());
 
   // Page tables. Unused slots alternate between the two ends of the range of int32.
   data.device_table.resize(layout.batch * layout.page_table_stride);
@@ -216,7 +320,7 @@ DecodeData make_data(const DecodeCase& c, const Layout& layout, Format q_format,
   int64_t next_page = shared;
   std::vector<std::pair<int64_t, int>> tails;  // host page, tokens in use
   for (int request = 0; request < layout.batch; ++request) {
-    const int32_t len = data.seq_lens[request];
+    const int32_t len = c.local_len(data.seq_lens[request]);
     const int64_t count = ceil_div(len, c.page_tokens);
     for (int64_t i = 0; i < count; ++i) {
       const bool is_full = (i + 1) * c.page_tokens <= len;
@@ -243,6 +347,8 @@ DecodeData make_data(const DecodeCase& c, const Layout& layout, Format q_format,
   };
   fill_pool(data.keys, kDepthK);
   if (c.own_values) fill_pool(data.values, kDepthV);
+  for (const Spike& spike : c.spikes) place_spike(data, spike);
+  for (const Poison& poison : c.poisons) place_poison(data, poison);
   return data;
 }
 
@@ -262,9 +368,15 @@ reference::DecodeProblem DecodeData::problem() const {
   p.v = values.empty() ? nullptr : values.data();
   p.page_table = host_table.data();
   p.seq_lens = seq_lens.data();
+  p.q_offsets = q_offsets.empty() ? nullptr : q_offsets.data();
+  p.causal = c->is_causal;
+  p.cp_rank = c->cp_rank;
+  p.cp_size = c->cp_size;
+  p.cp_interleave = c->cp_interleave;
   p.softmax_scale = c->softmax_factor;
   p.q_scale = c->q_factor;
   p.kv_scale = c->kv_factor;
+  if (c->poison_scales) p.q_scale = p.kv_scale = std::nan("");
   return p;
 }
 

@@ -39,10 +39,15 @@ class DeviceBuffer {
 };
 
 struct PreparedKernel {
+  const mla_bundle* bundle = nullptr;
   const mla_kernel* kernel = nullptr;
+  uint64_t workspace_zeroed_bytes = 0;  // of the bundle
   mla_kernel_info info = MLA_KERNEL_INFO_INIT;
   mla_prepared_info prepared = MLA_PREPARED_INFO_INIT;
 };
+
+// A handle that the loader gave, with what it says of it.
+PreparedKernel describe(const LoaderApi& api, const mla_bundle* bundle, const mla_kernel* kernel);
 
 // Number formats of a kernel's inputs.
 reference::Format format_of(mla_dtype dtype);
@@ -51,8 +56,8 @@ reference::Format format_of(mla_dtype dtype);
 int launch_workers(const PreparedKernel& kernel, const DecodeCase& c);
 
 struct Outputs {
-  std::vector<uint16_t> out;  // bf16 [batch, q_len, heads, 512]
-  std::vector<float> lse;     // [batch, q_len, heads], empty when not wanted
+  std::vector<uint16_t> out;  // bf16 [query tokens, heads, 512]
+  std::vector<float> lse;     // [query tokens, heads], empty when not wanted
   uint32_t bad_pages = 0;
 };
 
@@ -71,6 +76,7 @@ class DecodeRunner {
   void upload(const DecodeData& data);
   void poison_outputs();
   void launch();
+  void launch_alone(int max_sms);  // request 0 by itself
   void capture(int launches = 1);  // that many launches, one after another, into a graph
   void replay();                   // that graph
   void synchronize();
@@ -80,6 +86,7 @@ class DecodeRunner {
   uint64_t device_bytes() const;
 
  private:
+  void launch(int batch, int max_sms);
   void upload_pool(DeviceBuffer& pool, const DecodeData& data, const std::vector<uint8_t>& source, int depth,
                    int64_t token_stride, int64_t page_stride);
 
@@ -91,7 +98,7 @@ class DecodeRunner {
   CUstream stream_ = nullptr;
   CUgraph graph_ = nullptr;
   CUgraphExec graph_exec_ = nullptr;
-  DeviceBuffer q_, kv_, v_, page_table_, seq_lens_, out_, lse_, scales_, bad_pages_, workspace_;
+  DeviceBuffer q_, kv_, v_, page_table_, seq_lens_, q_offsets_, out_, lse_, scales_, bad_pages_, workspace_;
 };
 
 }  // namespace mla::test

@@ -17,13 +17,28 @@ class LoaderError : public std::runtime_error {
   mla_status status;
 };
 
-#define MLA_TEST_LOADER_CALLS(X)                                                                          \
-  X(mla_status_name)                                                                                      \
-  X(mla_last_error)                                                                                       \
-  X(mla_version_string)                                                                                   \
-  X(mla_bundle_open)                                                                                      \
-  X(mla_bundle_close) X(mla_bundle_get_info) X(mla_bundle_get_kernel) X(mla_select) X(mla_select_explain) \
-      X(mla_prepare) X(mla_prepare_index) X(mla_kernel_get_info) X(mla_workspace_init) X(mla_launch)
+// Every function of the header; tests/clients compares the list with loader/abi.json.
+// clang-format off
+#define MLA_TEST_LOADER_CALLS(X) \
+  X(mla_status_name)             \
+  X(mla_last_error)              \
+  X(mla_last_error_copy)         \
+  X(mla_version)                 \
+  X(mla_version_string)          \
+  X(mla_bundle_open)             \
+  X(mla_bundle_close)            \
+  X(mla_bundle_get_info)         \
+  X(mla_bundle_get_kernel)       \
+  X(mla_select)                  \
+  X(mla_select_explain)          \
+  X(mla_prepare)                 \
+  X(mla_prepare_index)           \
+  X(mla_kernel_get_info)         \
+  X(mla_workspace_bytes)         \
+  X(mla_workspace_init)          \
+  X(mla_launch)                  \
+  X(mla_merge_launch)
+// clang-format on
 
 struct LoaderApi {
 #define MLA_TEST_DECLARE(name) decltype(&::name) name = nullptr;

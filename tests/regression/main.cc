@@ -18,6 +18,8 @@
 #include <optional>
 #include <thread>
 
+#include "manifest/files.h"
+#include "manifest/manifest.h"
 #include "tests/regression/cases.h"
 #include "tests/regression/decode_runner.h"
 #include "tests/regression/recorded.h"
@@ -43,6 +45,7 @@ struct Settings {
 // What happened to one kernel.
 struct KernelRecord {
   mla_kernel_info info = MLA_KERNEL_INFO_INIT;
+  cubin::Facts facts;  // from the manifest
   std::optional<PreparedKernel> prepared;
   CUcontext context = nullptr;
   std::string device;
@@ -50,6 +53,7 @@ struct KernelRecord {
   std::string failed;      // why a device that should run it could not
   bool resolved = false;
   int ran = 0, skipped = 0, failures = 0;
+  std::map<std::string, int> skip_reasons;
   Errors errors;
 };
 
@@ -87,6 +91,10 @@ void resolve(uint32_t index) {
     kernel.cannot_run = suite.no_driver;
     return;
   }
+  if (kernel.info.unusable[0] != '\0') {
+    kernel.failed = kernel.info.unusable;
+    return;
+  }
   std::string found;
   for (int ordinal = 0; ordinal < suite.driver.devices; ++ordinal) {
     const DeviceInfo device = device_info(suite.driver, ordinal);
@@ -98,13 +106,9 @@ void resolve(uint32_t index) {
     MLA_CU(suite.driver, cuDevicePrimaryCtxRetain, &kernel.context, device.device);
     MLA_CU(suite.driver, cuCtxSetCurrent, kernel.context);
     try {
-      PreparedKernel prepared;
       mla_kernel* handle = nullptr;
       MLA_API_CALL(suite.api, mla_prepare_index, suite.bundle, index, nullptr, &handle);
-      prepared.kernel = handle;
-      prepared.info = kernel.info;
-      MLA_API_CALL(suite.api, mla_kernel_get_info, handle, &prepared.prepared);
-      kernel.prepared = prepared;
+      kernel.prepared = describe(suite.api, suite.bundle, handle);
       kernel.device = name;
     } catch (const LoaderError& error) {
       kernel.failed = error.what();
@@ -116,8 +120,9 @@ void resolve(uint32_t index) {
 
 class DecodeTest : public testing::Test {
  public:
-  DecodeTest(uint32_t index, std::string name, DecodeCase c)
-      : index_(index), name_(std::move(name)), c_(std::move(c)) {}
+  // `why_not`: why the kernel cannot serve the case; "" if it can.
+  DecodeTest(uint32_t index, std::string name, DecodeCase c, std::string why_not)
+      : index_(index), name_(std::move(name)), c_(std::move(c)), why_not_(std::move(why_not)) {}
 
   void TestBody() override {
     KernelRecord& kernel = suite.kernels[index_];
@@ -146,6 +151,11 @@ class DecodeTest : public testing::Test {
       GTEST_SKIP() << kernel.cannot_run;
     }
     ASSERT_EQ(kernel.failed, "");
+    if (!why_not_.empty()) {
+      ++kernel.skipped;
+      ++kernel.skip_reasons[why_not_];
+      GTEST_SKIP() << why_not_;
+    }
     MLA_CU(suite.driver, cuCtxSetCurrent, kernel.context);
 
     const PreparedKernel& prepared = *kernel.prepared;
@@ -156,6 +166,7 @@ class DecodeTest : public testing::Test {
     MLA_CU(suite.driver, cuMemGetInfo, &free_bytes, &total_bytes);
     if (c_.stream_count * static_cast<double>(layout.kv_bytes + layout.v_bytes) > 0.9 * free_bytes) {
       ++kernel.skipped;
+      ++kernel.skip_reasons["not enough device memory"];
       GTEST_SKIP() << "the device has " << free_bytes << " bytes free, the case needs "
                    << layout.kv_bytes + layout.v_bytes << " and more";
     }
@@ -192,11 +203,16 @@ class DecodeTest : public testing::Test {
           }
         }
       }
+      if (c_.compare_alone) compare_alone(*runners[0], first[0]);
       if (step == 0) compare_with_recorded(kernel, first[0]);
       for (size_t i = 0; i < runners.size(); ++i) {
         for (const std::string& fault : runners[i]->check_memory())
           ADD_FAILURE() << "step " << step << ": " << fault;
         VerifyOptions options;
+        options.rule = {
+            static_cast<int32_t>(kernel.facts.rows), static_cast<int32_t>(kernel.facts.tile_tokens),
+            static_cast<int32_t>(kernel.facts.item_overhead), static_cast<int32_t>(kernel.facts.min_share),
+            static_cast<int32_t>(kernel.facts.max_flat_merge)};
         options.workers = launch_workers(prepared, c_);
         options.budget = suite.settings.budget;
         options.seed = suite.settings.seed;
@@ -208,6 +224,22 @@ class DecodeTest : public testing::Test {
                       static_cast<long long>(verdict.rows_compared));
         }
       }
+    }
+  }
+
+  // Whatever the batch and the workers, request 0 has the same bits.
+  void compare_alone(DecodeRunner& runner, const Outputs& want) {
+    for (const int max_sms : {0, 4, 12}) {
+      runner.poison_outputs();
+      runner.launch_alone(max_sms);
+      runner.synchronize();
+      const Outputs got = runner.fetch();
+      const size_t rows = got.lse.size() / c_.batch();
+      const size_t values = got.out.size() / c_.batch();
+      EXPECT_EQ(std::memcmp(got.out.data(), want.out.data(), values * sizeof(uint16_t)), 0)
+          << "out of request 0 differs without the rest of the batch, with max_sms " << max_sms;
+      EXPECT_EQ(std::memcmp(got.lse.data(), want.lse.data(), rows * sizeof(float)), 0)
+          << "lse of request 0 differs without the rest of the batch, with max_sms " << max_sms;
     }
   }
 
@@ -233,6 +265,7 @@ class DecodeTest : public testing::Test {
   const uint32_t index_;
   const std::string name_;
   const DecodeCase c_;
+  const std::string why_not_;
 };
 
 std::string test_name(std::string text) {
@@ -248,29 +281,28 @@ void register_tests() {
                                                          : kEmulator;
   for (uint32_t index = 0; index < suite.kernels.size(); ++index) {
     const mla_kernel_info& info = suite.kernels[index].info;
-    const KernelLimits limits{info.rows, info.page_size_min, info.page_size_max, info.features};
+    if (info.kind != MLA_KIND_DECODE) continue;
+    const KernelLimits limits{info.page_size_multiple, info.page_size_max, info.features};
     for (const NamedCase& named : all_cases()) {
       if (!(named.grids & grid)) continue;
       std::vector<int> page_sizes = {named.test.page_tokens};
+      // Pages of more than two tiles are alike, but for those that are no multiple of a tile.
       if (named.every_page_size) {
-        page_sizes.clear();
-        for (int size = info.page_size_min; size <= info.page_size_max; size *= 2) {
-          // Pages of more than two tiles are alike; the emulated driver takes the largest.
-          if (grid != kEmulator || size <= 128 || size == info.page_size_max) page_sizes.push_back(size);
-        }
+        page_sizes = grid == kEmulator ? std::vector<int>{16, 48, 64, 128, 944}
+                                       : std::vector<int>{16, 32, 48, 64, 80, 128, 256, 512, 944, 1024};
       }
       for (const int page_size : page_sizes) {
         DecodeCase c = named.test;
         c.page_size(page_size);
         if (!(info.features & MLA_FEATURE_LSE)) c.no_lse();
         if (c.sms_cap == 0) c.max_sms(suite.settings.max_sms);
-        if (!why_not(c, limits).empty()) continue;
         std::string name = named.name;
         if (named.every_page_size) name += "_page_" + std::to_string(page_size);
         const std::string suite_name = test_name(info.id);
         const std::string full_name = name + "/" + info.target;
+        const std::string reason = why_not(c, limits);
         testing::RegisterTest(suite_name.c_str(), full_name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                              [=]() -> testing::Test* { return new DecodeTest(index, name, c); });
+                              [=]() -> testing::Test* { return new DecodeTest(index, name, c, reason); });
       }
     }
   }
@@ -286,6 +318,20 @@ std::string open_bundle() {
     suite.kernels.resize(info.kernel_count);
     for (uint32_t i = 0; i < info.kernel_count; ++i) {
       MLA_API_CALL(suite.api, mla_bundle_get_kernel, suite.bundle, i, &suite.kernels[i].info);
+    }
+    // The schedule's constants are in the manifest alone: the C ABI has no use for them.
+    std::vector<std::byte> bytes;
+    manifest::Manifest manifest;
+    const std::string path = suite.settings.bundle + "/" + std::string(manifest::kManifestFile);
+    if (Status status = files::read_file(path, manifest::kMaxManifestBytes, &bytes); !status.ok()) {
+      return status.message();
+    }
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (Status status = manifest::parse(text, path, &manifest); !status.ok()) return status.message();
+    for (KernelRecord& kernel : suite.kernels) {
+      for (const manifest::Kernel& entry : manifest.kernels) {
+        if (entry.id == kernel.info.id) kernel.facts = entry.facts;
+      }
     }
     std::printf("bundle %s %s, %u kernels, toolkit %s\n", info.name, info.version, info.kernel_count,
                 info.toolkit);
@@ -313,6 +359,9 @@ size_t summarise(std::string* text) {
     line(head + std::to_string(kernel.ran) + " cases passed, " + std::to_string(kernel.failures) +
          " failed, " + std::to_string(kernel.skipped) + " skipped, on " +
          (kernel.device.empty() ? "no device" : kernel.device));
+    for (const auto& [reason, count] : kernel.skip_reasons) {
+      line("      " + std::to_string(count) + " skipped: " + reason);
+    }
     line("      worst errors: " + kernel.errors.text());
   }
   line("kernels executed: " + std::to_string(executed) + " / " + std::to_string(suite.kernels.size()));
@@ -328,12 +377,12 @@ int run(int argc, char** argv) {
   app.add_option("--bundle", s.bundle, "Folder of the bundle")->capture_default_str();
   app.add_option("--loader", s.loader, "Path of libmla_loader.so")->capture_default_str();
   app.add_option("--driver", s.driver, "CUDA driver (default: MLA_CUDA_DRIVER_PATH, else libcuda.so.1)");
-  app.add_option("--mla-grid", s.grid, "Cases that run (environment: MLA_GRID)")
+  app.add_option("--grid", s.grid, "Cases that run (environment: MLA_GRID)")
       ->check(CLI::IsMember({"emulator", "quick", "full"}))
       ->capture_default_str();
-  app.add_option("--mla-report", s.report, "File for the closing summary");
-  app.add_option("--mla-seed", s.seed, "Seed of the random data")->capture_default_str();
-  app.add_option("--mla-budget", s.budget,
+  app.add_option("--report", s.report, "File for the closing summary");
+  app.add_option("--seed", s.seed, "Seed of the random data")->capture_default_str();
+  app.add_option("--budget", s.budget,
                  "Multiply-adds of the reference per launch; heads are sampled beyond it")
       ->capture_default_str();
   app.add_option("--max-sms", s.max_sms, "Most SMs used by cases without a cap of their own; 0: all")
@@ -341,7 +390,7 @@ int run(int argc, char** argv) {
   app.add_option("--record-outputs", s.record_outputs,
                  "Write a sample of the outputs of all cases to this file");
   app.add_option("--check-outputs", s.check_outputs, "Compare outputs with those recorded in this file");
-  app.add_flag("--mla-verbose", s.verbose, "Print the errors of every case");
+  app.add_flag("--verbose", s.verbose, "Print the errors of every case");
   CLI11_PARSE(app, argc, argv);
   // The loader and this program must use the same driver.
   if (!s.driver.empty()) setenv("MLA_CUDA_DRIVER_PATH", s.driver.c_str(), 1);

@@ -1,32 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/regression/schedule_model.h"
 
-#include "kernels/common/mla_schedule.h"
-
 namespace mla::test {
 
-std::vector<std::vector<int>> split_offsets(const ScheduleInput& input) {
+ScheduleModel::ScheduleModel(const ScheduleInput& input) : rule_(input.rule), heads_(input.params.heads) {
+  const DecodeParams& params = input.params;
+  const int32_t capacity = table_capacity(params);
+  const int batch = static_cast<int>(input.seq_lens.size());
+  std::vector<Request> requests;
   int length = 0;
-  for (const int32_t seq_len : input.seq_lens) {
-    for (int t = 0; t < input.q_len; ++t) {
-      length += item_units(visible_tokens(seq_len, input.capacity, input.q_len, t));
-    }
+  for (int b = 0; b < batch; ++b) {
+    requests.push_back(input.q_offsets.empty() ? Request{input.seq_lens[b], b * params.q_len, params.q_len}
+                                               : ragged_request(params, b, input.seq_lens[b],
+                                                                input.q_offsets[b], input.q_offsets[b + 1]));
+    length += request_units(rule_, params, requests.back(), capacity);
   }
-  const int workers = active_workers(length, input.workers);
+  const int workers = active_workers(rule_, length, input.workers);
 
-  std::vector<std::vector<int>> result;
   int start = 0;
   int next = 0;  // the first boundary after `start`
-  for (const int32_t seq_len : input.seq_lens) {
-    for (int t = 0; t < input.q_len; ++t) {
-      const int visible = visible_tokens(seq_len, input.capacity, input.q_len, t);
-      if (visible == 0) {
-        result.push_back({0, 0});
-        start += item_units(visible);
-        continue;
-      }
-      const int tiles = item_tiles(visible);
-      const int granularity = split_granularity(tiles, input.max_splits);
+  for (int b = 0; b < batch; ++b) {
+    first_item_.push_back(items_.size());
+    for (int tile = 0; tile < row_tiles(rule_, requests[b].count, params.heads); ++tile) {
+      const int tiles = item_tiles(rule_, item_visible(rule_, params, requests[b], tile), capacity);
+      const int granularity = split_granularity(tiles, params.max_splits);
       std::vector<int> offsets = {0};
       while (next < workers && share_begin(next, length, workers) <= start) ++next;
       for (int c = next; c < workers && share_begin(c, length, workers) < start + tiles; ++c) {
@@ -34,11 +31,14 @@ std::vector<std::vector<int>> split_offsets(const ScheduleInput& input) {
         if (cut > offsets.back() && cut < tiles) offsets.push_back(cut);
       }
       offsets.push_back(tiles);
-      result.push_back(std::move(offsets));
-      start += item_units(visible);
+      items_.push_back({b, tile, std::move(offsets)});
+      start += item_units(rule_, tiles);
     }
   }
-  return result;
+}
+
+const std::vector<int>& ScheduleModel::offsets(int request, int token, int head) const {
+  return items_[first_item_[request] + (token * heads_ + head) / rule_.rows].offsets;
 }
 
 }  // namespace mla::test

@@ -7,7 +7,6 @@
 #include <random>
 
 #include "tests/reference/number_formats.h"
-#include "tests/regression/schedule_model.h"
 
 namespace mla::test {
 
@@ -29,12 +28,14 @@ constexpr double kReferenceBytes = 2e9;  // most memory for the references' resu
 // Heads to compare: all of them, or as many as budget and memory allow, at least 4, ends included.
 std::vector<int> sample_heads(const DecodeData& data, const VerifyOptions& options) {
   double tokens = 0;
-  for (const int32_t len : data.seq_lens) tokens += double(len) * data.c->query_len;
+  for (int b = 0; b < data.layout.batch; ++b) {
+    tokens += double(data.c->local_len(data.seq_lens[b])) * data.c->query_count(b);
+  }
   const double cost_per_head = tokens * (reference::kDepthK + 2.0 * kDepthV);
   const int heads = data.layout.heads;
   std::vector<int> all(heads);
   for (int i = 0; i < heads; ++i) all[i] = i;
-  const double bytes_per_head = 2.0 * sizeof(double) * kDepthV * data.layout.batch * data.c->query_len;
+  const double bytes_per_head = 2.0 * sizeof(double) * kDepthV * data.layout.query_tokens;
   const double affordable =
       std::min(options.budget / std::max(cost_per_head, 1.0), kReferenceBytes / bytes_per_head);
   const int wanted = static_cast<int>(std::clamp(affordable, 4.0, 1e6));
@@ -98,33 +99,48 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   };
   const reference::DecodeProblem problem = data.problem();
   const bool e4m3 = data.kv_format == reference::Format::kE4M3;
-  const double row_bound = e4m3 ? kMaxExactRow : kMaxBf16Row;
-
-  // Every value of every row must have been written with a number, sampled or not.
-  for (size_t i = 0; i < outputs.out.size(); ++i) {
-    if (std::isfinite(reference::bf16_to_float(outputs.out[i]))) continue;
-    fault("out has " + std::to_string(reference::bf16_to_float(outputs.out[i])) + " in row " +
-          std::to_string(i / kDepthV) + ", column " + std::to_string(i % kDepthV));
-    break;
-  }
-  for (size_t i = 0; i < outputs.lse.size(); ++i) {
-    if (!std::isnan(outputs.lse[i])) continue;
-    fault("lse is NaN in row " + std::to_string(i));
-    break;
-  }
+  const double row_bound = e4m3 ? std::max(kMaxExactRow, 2 * data.c->exact_bound) : kMaxBf16Row;
 
   ScheduleInput schedule;
+  schedule.rule = options.rule;
   schedule.seq_lens = data.seq_lens;
-  schedule.q_len = problem.q_len;
-  schedule.capacity = problem.max_pages_per_seq * problem.page_size;
+  schedule.q_offsets = data.q_offsets;
+  schedule.params.batch = problem.batch;
+  schedule.params.q_len = problem.q_len;
+  schedule.params.heads = problem.heads;
+  schedule.params.page_size = problem.page_size;
+  schedule.params.max_pages_per_seq = problem.max_pages_per_seq;
+  schedule.params.causal = problem.causal;
+  schedule.params.cp_rank = problem.cp_rank;
+  schedule.params.cp_size = problem.cp_size;
+  schedule.params.cp_interleave = problem.cp_interleave;
+  // Without an initialised workspace nothing is split.
+  schedule.params.max_splits = data.c->initialise_workspace ? data.c->splits_cap : 1;
   schedule.workers = options.workers;
-  schedule.max_splits = data.c->splits_cap;
-  const std::vector<std::vector<int>> splits = split_offsets(schedule);
+  const ScheduleModel splits(schedule);
 
   reference::ReferenceOptions reference_options;
   reference_options.heads = sample_heads(data, options);
-  reference_options.split_offsets = [&](QueryToken t) { return splits[t.request * problem.q_len + t.token]; };
+  reference_options.split_offsets = [&](QueryToken t, int head) {
+    return splits.offsets(t.request, t.token, head);
+  };
   const reference::ReferenceResult want = decode_reference(problem, reference_options);
+
+  // Every value of every row must have been written with a number, sampled or not, unless something
+  // in the case is NaN.
+  if (data.c->poisons.empty() && !data.c->poison_scales && data.c->initialise_workspace) {
+    for (size_t i = 0; i < outputs.out.size(); ++i) {
+      if (std::isfinite(reference::bf16_to_float(outputs.out[i]))) continue;
+      fault("out has " + std::to_string(reference::bf16_to_float(outputs.out[i])) + " in row " +
+            std::to_string(i / kDepthV) + ", column " + std::to_string(i % kDepthV));
+      break;
+    }
+    for (size_t i = 0; i < outputs.lse.size(); ++i) {
+      if (!std::isnan(outputs.lse[i])) continue;
+      fault("lse is NaN in row " + std::to_string(i));
+      break;
+    }
+  }
 
   Norm exact_short, exact_long, exact_flat, model;
   int64_t border_rows = 0;
@@ -134,8 +150,7 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
     const int64_t visible = visible_tokens(problem, t);
     for (size_t h = 0; h < heads; ++h) {
       const size_t row = i * heads + h;
-      const size_t device_row =
-          (int64_t{t.request} * problem.q_len + t.token) * problem.heads + want.heads[h];
+      const size_t device_row = query_index(problem, t) * problem.heads + want.heads[h];
       const std::string where = "request " + std::to_string(t.request) + ", query token " +
                                 std::to_string(t.token) + ", head " + std::to_string(want.heads[h]) + " (" +
                                 std::to_string(visible) + " tokens visible): ";
@@ -155,13 +170,37 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         continue;
       }
 
+      const double* exact = &want.out[row * kDepthV];
+      const bool poisoned = !data.c->initialise_workspace || std::isnan(want.lse[row]) ||
+                            std::any_of(exact, exact + kDepthV, [](double x) { return std::isnan(x); });
+      for (int d = 0; d < kDepthV; ++d) {
+        const bool nan = std::isnan(reference::bf16_to_float(got[d]));
+        const bool must = !data.c->initialise_workspace || std::isnan(exact[d]);
+        // A NaN among the values of a row may spoil its other columns, too.
+        if (must ? nan : (poisoned || !nan)) continue;
+        fault(where + "out is " + std::to_string(reference::bf16_to_float(got[d])) + " in column " +
+              std::to_string(d) + (must ? ", NaN expected" : ", a number expected"));
+        break;
+      }
+      if (!outputs.lse.empty()) {
+        const bool must = !data.c->initialise_workspace || std::isnan(want.lse[row]);
+        if (std::isnan(got_lse) != must && !(poisoned && !must)) {
+          fault(where + "lse is " + std::to_string(got_lse) +
+                (must ? ", NaN expected" : ", a number expected"));
+        }
+      }
+      if (poisoned) continue;
+
       Norm exact_row, model_row;
       for (int d = 0; d < kDepthV; ++d) {
         const double value = reference::bf16_to_float(got[d]);
         exact_row.add(value, want.out[row * kDepthV + d]);
         if (!want.model_out.empty()) model_row.add(value, want.model_out[row * kDepthV + d]);
       }
-      (data.c->flat ? exact_flat : visible >= kLongTokens ? exact_long : exact_short).add(exact_row);
+      (data.c->flat || data.c->exact_bound > 0 ? exact_flat
+       : visible >= kLongTokens                ? exact_long
+                                               : exact_short)
+          .add(exact_row);
       if (!exact_row.empty()) {
         verdict.errors.exact_row = std::max(verdict.errors.exact_row, exact_row.relative());
         if (!(exact_row.relative() <= row_bound)) {
@@ -180,8 +219,9 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
       }
       if (!outputs.lse.empty()) {
         const double error = std::abs(got_lse - want.lse[row]);
-        verdict.errors.lse = std::max(verdict.errors.lse, error);
-        if (!(error <= kMaxLse)) fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
+        if (std::abs(want.lse[row]) < 1 / kMaxLse) verdict.errors.lse = std::max(verdict.errors.lse, error);
+        if (!(error <= std::max(kMaxLse, kMaxLseRelative * std::abs(want.lse[row]))))
+          fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
       }
     }
   }
@@ -197,8 +237,11 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         verdict.errors.exact_short);
   bound(exact_long, e4m3 ? kMaxExactLong : kMaxBf16, "against exact attention (from 1024 tokens on)",
         verdict.errors.exact_long);
-  bound(exact_flat, e4m3 ? kMaxExactFlat : kMaxBf16, "against exact attention (flat weights)",
-        verdict.errors.exact_flat);
+  bound(exact_flat,
+        !e4m3                     ? kMaxBf16
+        : data.c->exact_bound > 0 ? data.c->exact_bound
+                                  : kMaxExactFlat,
+        "against exact attention (flat weights)", verdict.errors.exact_flat);
   bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
   const int64_t most_border_rows = 1 + verdict.rows_compared / kRowsPerBorderRow;
   if (border_rows > most_border_rows) {
@@ -209,10 +252,10 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   }
 
   if (data.c->want_bad_page_counter) {
-    const uint64_t bad = count_bad_pages(problem);
-    if (outputs.bad_pages != bad) {
+    const bool bad = has_bad_tokens(problem);
+    if ((outputs.bad_pages > 0) != bad) {
       fault("the bad page counter is " + std::to_string(outputs.bad_pages) + ", expected " +
-            std::to_string(bad));
+            (bad ? "more than 0" : "0"));
     }
   }
   return verdict;

@@ -9,6 +9,7 @@
 
 #include "tests/regression/decode_case.h"
 #include "tests/regression/decode_runner.h"
+#include "tests/regression/schedule_model.h"
 
 namespace mla::test {
 
@@ -24,6 +25,7 @@ inline constexpr double kMaxModelRow = 1.5e-2;
 inline constexpr double kMaxModelBorderRow = 6.25e-2;
 inline constexpr int64_t kRowsPerBorderRow = 1000;  // one such row is allowed, and one more for so many
 inline constexpr double kMaxLse = 1e-3;             // absolute, against exact attention
+inline constexpr double kMaxLseRelative = 1e-6;     // of large ones: what a float can hold
 // Bounds of a bf16 kernel, against exact attention.
 inline constexpr double kMaxBf16 = 5e-3;
 inline constexpr double kMaxBf16Row = 1.5e-2;
@@ -45,11 +47,13 @@ struct Verdict {
 };
 
 struct VerifyOptions {
-  int workers = 1;       // of the launch
+  ScheduleRule rule = {128, 64, 2, 4, 8};  // of the kernel
+  int workers = 1;                         // of the launch
   double budget = 2e10;  // multiply-adds the references may cost; heads are sampled beyond it
   uint64_t seed = 0;     // of the sample
 };
 
+// NaN where the reference has it, and nowhere else: such rows are compared no further.
 Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptions& options);
 
 }  // namespace mla::test

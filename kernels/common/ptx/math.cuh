@@ -40,6 +40,13 @@ __device__ __forceinline__ uint32_t cvt_bf16x2(float lo, float hi) {
   return r;
 }
 
+// Volatile: read where it stands, not carried there.
+__device__ __forceinline__ int lane_id() {
+  int r;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(r));
+  return r;
+}
+
 // `x`, of which the compiler then knows nothing.
 __device__ __forceinline__ int opaque(int x) {
   int r;

@@ -82,7 +82,7 @@ struct State {
   std::map<int, int> function_attributes;
   std::map<std::pair<int, int>, int> set_attributes;
   int param_count = 1;
-  size_t param_bytes = 384;
+  size_t param_bytes = 640;
   std::vector<Refusal> refusals;
   int capture = kFakeCaptureNone;
   unsigned long long next_id = 1;
@@ -91,7 +91,8 @@ struct State {
   uint32_t map_count = 0;
   FakeLaunch launch;
   char launch_symbol[300];
-  FakeMemset memset;
+  FakeMemset memsets[4];
+  unsigned memset_count = 0;
 };
 
 State& state() {
@@ -191,7 +192,7 @@ void reset_locked(State& s) {
   s.capture = kFakeCaptureNone;
   s.default_context = nullptr;
   s.param_count = 1;
-  s.param_bytes = 384;
+  s.param_bytes = 640;
   s.function_attributes = {{cuda::kFunctionMaxThreadsPerBlock, 384},
                            {cuda::kFunctionSharedSizeBytes, 0},
                            {cuda::kFunctionNumRegs, 168},
@@ -208,11 +209,17 @@ void set_device_count_locked(State& s, int count) {
   const size_t before = s.devices.size();
   s.devices.resize(static_cast<size_t>(count));
   for (size_t i = before; i < s.devices.size(); ++i) {
-    s.devices[i].attributes = {
-        {cuda::kDeviceComputeCapabilityMajor, 12}, {cuda::kDeviceComputeCapabilityMinor, 0},
-        {cuda::kDeviceMultiprocessorCount, 188},   {cuda::kDeviceMaxSharedMemoryPerBlockOptin, 101376},
-        {cuda::kDeviceMaxThreadsPerBlock, 1024},   {cuda::kDeviceClusterLaunch, 1},
-        {cuda::kDeviceTensorMapAccessSupported, 1}};
+    s.devices[i].attributes = {{cuda::kDeviceComputeCapabilityMajor, 12},
+                               {cuda::kDeviceComputeCapabilityMinor, 0},
+                               {cuda::kDeviceMultiprocessorCount, 188},
+                               {cuda::kDeviceMaxSharedMemoryPerBlockOptin, 101376},
+                               {cuda::kDeviceMaxThreadsPerBlock, 1024},
+                               {cuda::kDeviceClusterLaunch, 1},
+                               {cuda::kDeviceMaxSharedMemoryPerMultiprocessor, 102400},
+                               {cuda::kDeviceMaxThreadsPerMultiprocessor, 1536},
+                               {cuda::kDeviceMaxRegistersPerMultiprocessor, 65536},
+                               {cuda::kDeviceMaxBlocksPerMultiprocessor, 24},
+                               {cuda::kDeviceTensorMapAccessSupported, 1}};
   }
 }
 
@@ -489,7 +496,7 @@ MLA_ENTRY(cuLaunchKernelEx, 11060,
       launch.pdl = attribute.value.programmatic_stream_serialization_allowed;
     }
   }
-  std::memcpy(launch.params, params[0], sizeof launch.params);
+  std::memcpy(launch.params, params[0], std::min(s.param_bytes, sizeof launch.params));
   return cuda::kSuccess;
 }
 
@@ -499,7 +506,17 @@ MLA_ENTRY(cuMemsetD8Async, 3020,
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (current() == nullptr) return cuda::kErrorInvalidContext;
-  s.memset = {address, value, bytes, stream, current()};
+  s.memsets[s.memset_count++ % 4] = {address, value, 1, bytes, stream, current()};
+  return cuda::kSuccess;
+}
+
+MLA_ENTRY(cuMemsetD32Async, 3020,
+          (cuda::DevicePtr address, unsigned value, size_t count, cuda::Stream stream),
+          (address, value, count, stream)) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (current() == nullptr) return cuda::kErrorInvalidContext;
+  s.memsets[s.memset_count++ % 4] = {address, value, 4, count * 4, stream, current()};
   return cuda::kSuccess;
 }
 
@@ -739,7 +756,9 @@ int fake_kernel_attribute(int device, int attribute) {
 }
 
 const FakeLaunch* fake_last_launch() { return &state().launch; }
-const FakeMemset* fake_last_memset() { return &state().memset; }
+const FakeMemset* fake_last_memset(unsigned before) {
+  return &state().memsets[(state().memset_count - 1 - before) % 4];
+}
 
 bool fake_decode_map(const void* encoded, FakeTensorMap* out) {
   Encoded read;

@@ -91,14 +91,15 @@ struct FakeLaunch {
   const char* symbol;  // of the kernel
   unsigned attribute_count;
   int attribute_ids[4];
-  unsigned cluster[3];  // of the attribute; 0: none
-  int pdl;              // of the attribute; -1: none
-  unsigned char params[384];
+  unsigned cluster[3];         // of the attribute; 0: none
+  int pdl;                     // of the attribute; -1: none
+  unsigned char params[1024];  // as many as fake_set_params says, zeros after
 };
 
 struct FakeMemset {
   uint64_t address;
-  int value;
+  uint64_t value;
+  int element;  // bytes
   uint64_t bytes;
   void* stream;
   void* current;
@@ -106,7 +107,8 @@ struct FakeMemset {
 
 // The last ones. The maps are those whose encodings stand in the parameters of the last launch.
 const FakeLaunch* fake_last_launch();
-const FakeMemset* fake_last_memset();
+// `before`: how many memory sets ago, up to 3.
+const FakeMemset* fake_last_memset(unsigned before = 0);
 bool fake_decode_map(const void* encoded, FakeTensorMap* out);
 
 // Appends a line to FAKE_CUDA_LOG.

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The reference of a row: what its weights are quantised against, in units of log2. The weight of a
+// token with score s is e4m3(448 * 2^(s - reference)); what was summed before is brought to the new
+// reference with a factor.
+//
+// A running maximum alone loses everything but the token that dominates a sequence (an attention
+// sink): all others fall below the least e4m3 number. So the reference follows the tiles' maxima down
+// as well as up, and the first tile, where sinks live, is multiplied in two parts. Plain C++: kernels
+// and the tests' model share it.
+#pragma once
+
+#include "kernels/common/mla_params.h"
+
+namespace mla {
+
+// The reference falls to a tile's maximum that lies so much or more below it. (Less costs no more
+// than as many of the 15 powers of two that e4m3 has.)
+inline constexpr float kReferenceFall = 4.0f;
+// It stays so close to the row's maximum: sums relative to it are then at most 2^64 * 448 * 448 times
+// the tokens, which a float holds.
+inline constexpr float kReferenceDrift = 64.0f;
+// The first part of the first tile: tokens this close to its maximum; the others are the second.
+inline constexpr float kFirstPart = 14.0f;
+
+template <class T>
+struct RowReference {
+  T value;  // -infinity: no token yet
+  T most;   // largest score so far
+};
+
+// After tokens whose largest score is `most`; -infinity or NaN: there is none.
+template <class T>
+MLA_HD constexpr RowReference<T> next_reference(RowReference<T> before, T most) {
+  RowReference<T> next = before;
+  if (most > next.most) next.most = most;
+  if (most > before.value) {
+    next.value = most;
+  } else if (most <= before.value - T{kReferenceFall}) {
+    const T least = next.most - T{kReferenceDrift};
+    const T fallen = most > least ? most : least;
+    // No tokens are no reason to fall.
+    if (most - most == T{0} && fallen < before.value) next.value = fallen;
+  }
+  return next;
+}
+
+}  // namespace mla
