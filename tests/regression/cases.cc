@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/regression/cases.h"
 
+#include <cmath>
+
 #include "kernels/common/mla_words.h"
 #include "loader/include/mla_loader.h"
 
@@ -138,6 +140,47 @@ std::vector<NamedCase> all_cases() {
   add("alone_and_in_a_batch", kAll, C().seq_lens({2048, 30, 700, 0, 64}).max_splits(1).alone_too());
   add("alone_and_in_a_batch_folded", kAll,
       C().seq_lens({900, 30, 700, 0, 64}).heads(16).q_len(4).max_splits(1).alone_too());
+
+  // Attention sinks and needles.
+  for (const double weight : {0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999}) {
+    const auto digits = static_cast<int>(std::lround(-std::log10(1 - weight) * 10));
+    const std::string name = "_1e-" + std::to_string(digits) + "_tenths";  // of what the others have
+    for (const int len : {64, 256, 1024}) {
+      const std::string suffix = name + "_of_" + std::to_string(len);
+      for (const int position : {0, 40}) {
+        add("sink_at_" + std::to_string(position) + suffix, kAll,
+            C().seq_lens({len}).heads(16).sink(weight, position).max_splits(1).within(3e-2));
+      }
+      add("sink_at_the_end" + suffix, kAll,
+          C().seq_lens({len}).heads(16).sink(weight, len - 1).max_splits(1).within(4e-2));
+      add("needle" + suffix, kAll, C().seq_lens({len}).heads(16).needle(weight, len / 3).within(3e-2));
+    }
+    add("sink_in_a_later_tile" + name, kAll,
+        C().seq_lens({1024}).heads(16).sink(weight, 5 * 64 + 11).max_splits(1).within(4e-2));
+    add("sink_split" + name, kAll, C().seq_lens({2500}).heads(16).sink(weight, 0).within(3e-2));
+    add("sink_in_a_later_split" + name, kAll, C().seq_lens({2500}).heads(16).sink(weight, 1500).within(4e-2));
+    for (const int len : {512, 8192, 131072}) {
+      const std::string suffix = name + "_of_" + std::to_string(len);
+      for (const int position : {0, 40, len / 2, len - 1}) {
+        for (const bool split : {false, true}) {
+          add((split ? "sink_split_at_" : "sink_unsplit_at_") + std::to_string(position) + suffix, kFull,
+              C().seq_lens({len})
+                  .sink(weight, position)
+                  .max_splits(split ? 0 : 1)
+                  .within(position < 64 ? 3e-2 : 4e-2));
+        }
+      }
+    }
+  }
+  // One value for all, so that the exact output is the weight of all tokens but the first.
+  add("sink_of_equal_rivals_13", kAll,
+      C().seq_lens({4096}).heads(16).equal_rivals(13.0f).max_splits(1).within(3e-2));
+  add("sink_of_equal_rivals_13_05", kAll,
+      C().seq_lens({4096}).heads(16).equal_rivals(13.05f).max_splits(1).within(3e-2));
+  add("sink_of_equal_rivals_13_long", kFull,
+      C().seq_lens({65536}).equal_rivals(13.0f).max_splits(1).within(3e-2));
+  add("sink_of_equal_rivals_13_05_long", kFull,
+      C().seq_lens({65536}).equal_rivals(13.05f).max_splits(1).within(3e-2));
 
   // Everything below needs a GPU.
   add("single_1k", kGpu, C().equal(1, 1024));

@@ -257,6 +257,19 @@ void place_spike(DecodeData& data, const Spike& spike) {
       spike.score / (double{c.softmax_factor} * c.q_factor * c.kv_factor * kQuery));
 }
 
+void place_rivals(DecodeData& data) {
+  for (int64_t row = 0; row < data.layout.rows(); ++row) {
+    for (int d = 0; d < kDepthK; ++d) put(data.q, row * kDepthK + d, data.q_format, d == kDepthV ? 1.0 : 0.0);
+  }
+  for (int token = 0; token < data.c->local_len(data.seq_lens[0]); ++token) {
+    const int64_t key = element_of(data, 0, token, kDepthK);
+    for (int d = 0; d < kDepthK; ++d) {
+      const double value = token == 0 ? 0.0 : d < kDepthV ? 1.0 : d == kDepthV ? -13.0 : 0.0;
+      put(data.keys, key + d, data.kv_format, value);
+    }
+  }
+}
+
 void place_poison(DecodeData& data, const Poison& poison) {
   const bool query = poison.where == Poison::kQuery;
   const Format format = query ? data.q_format : data.kv_format;
@@ -347,6 +360,7 @@ DecodeData make_data(const DecodeCase& c, const Layout& layout, Format q_format,
   };
   fill_pool(data.keys, kDepthK);
   if (c.own_values) fill_pool(data.values, kDepthV);
+  if (c.rival_distance > 0) place_rivals(data);
   for (const Spike& spike : c.spikes) place_spike(data, spike);
   for (const Poison& poison : c.poisons) place_poison(data, poison);
   return data;

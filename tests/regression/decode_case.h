@@ -59,6 +59,7 @@ struct DecodeCase {
   int cp_rank = 0, cp_size = 1, cp_interleave = 1;
   std::vector<Poison> poisons;
   std::vector<Spike> spikes;
+  float rival_distance = 0;    // > 0: see equal_rivals
   bool poison_scales = false;  // scales on the device: NaN
   bool initialise_workspace = true;
   bool compare_alone = false;  // request 0 must be bitwise the same in a batch of its own, with fewer SMs
@@ -110,6 +111,10 @@ struct DecodeCase {
   DecodeCase& sink(double weight, int position);
   // The same with a value like the others.
   DecodeCase& needle(double weight, int position);
+  // Token 0 of request 0 has score 0 and value 0, all others score -distance and value 1.
+  DecodeCase& equal_rivals(float distance) {
+    return rival_distance = distance, softmax_factor = distance / 13.0f, *this;
+  }
   DecodeCase& within(double bound) { return exact_bound = bound, *this; }
   DecodeCase& max_splits(int count) { return splits_cap = count, *this; }
   DecodeCase& max_sms(int count) { return sms_cap = count, *this; }
