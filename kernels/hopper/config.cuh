@@ -39,8 +39,15 @@ inline constexpr int kIoRegisters = 40;
 static_assert(kMathGroups * kMathRegisters + kIoRegisters <= 3 * kEntryRegisters,
               "setmaxnreg may not ask for more than the CTA has");
 
-inline constexpr ScheduleRule kRule{kRows, kTileTokens, 3, 2, 8};
-__device__ __forceinline__ constexpr ScheduleRule rule() { return {kRows, kTileTokens, 3, 2, 8}; }
+// The schedule: mla_schedule.h.
+inline constexpr int kItemOverhead = 3;
+inline constexpr int kMinShare = 2;
+inline constexpr int kMaxFlatMerge = 8;
+__device__ __forceinline__ constexpr ScheduleRule rule() {
+  return {kRows, kTileTokens, kItemOverhead, kMinShare, kMaxFlatMerge};
+}
+// Nanoseconds of a tile on an H200 times the SMs it occupies (docs/hopper-log.md).
+inline constexpr uint32_t kTileCost = kRows == 16 ? 1300 : kRows == 32 ? 1600 : kRows == 64 ? 2400 : 4700;
 
 // A KV tile: the latent part in panels of 128 columns, which are keys and values, then the rope part.
 inline constexpr int kPanel = 128;

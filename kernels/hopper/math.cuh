@@ -248,7 +248,7 @@ struct MathWarp {
       message.more = more;
       message.aligned = aligned;
     }
-    store_p(ptx::smem_addr(smem.p[group][buffer]));
+    store_p(ptx::smem_addr(smem.p[group][buffer]), second);
     ptx::fence_proxy_async();
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[group][buffer]));
@@ -266,9 +266,9 @@ struct MathWarp {
   }
 
   // Chooses the references of the rows by the maxima of a tile. Where one token may rule the tile (its
-  // first in the sequence, or a maximum far above all before), the tokens far below it are left to a
-  // second part, with a reference of their own: they would be lost in the rounding, and matter if the
-  // value of the one is small (attention sinks). Returns whether there is such a part.
+  // the first of the sequence, or with a maximum far above those before), the tokens far below it are left to
+  // a second part, with a reference of their own: they would be lost in the rounding, and matter if the value
+  // of the one is small (attention sinks). Returns whether there is such a part.
   __device__ __forceinline__ bool find_reference(int tile, int tile_in_piece, bool second) {
     if (second) {
       each_below_threshold([](float&) {}, [](float& score) { score = -INFINITY; });
@@ -286,16 +286,15 @@ struct MathWarp {
 #pragma unroll
       for (int w = 1; w < kGroupWarps; ++w) raw = fmaxf(raw, own.warp_max[w][member]);
       const float max = raw * scale;
+      // Each row by itself: what becomes of it does not depend on the other rows of the tile.
       Smem::RowLevels row = own.rows[member];
-      if (!second) {
-        rules = max > -INFINITY && (tile == 0 || max > row.highest + kFall);
+      const bool wanted = second || first || max > row.reference || row_was_far_below(member);
+      if (wanted && max > -INFINITY) {
+        rules = !second && (tile == 0 || max > row.highest + kFall);
         row.highest = fmaxf(row.highest, max);
-        own.threshold[member] = raw - kSpread / scale;
+        row.reference = max + kMargin;  // after a ruling token and its tile's second part: that of the others
       }
-      // The tiles after a ruling token follow the others.
-      const bool keep =
-          max == -INFINITY || (!second && max <= row.reference && max >= row.reference - kMargin - kFall);
-      if (!keep) row.reference = max + kMargin;
+      if (!second) own.threshold[member] = rules ? raw - kSpread / scale : -INFINITY;
       if (first) {
         const float common =
             group == 0 ? row.reference : smem.messages[0][partner_messages % kPStages].reference[member];
@@ -345,7 +344,7 @@ struct MathWarp {
   }
 
   // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
-  __device__ __forceinline__ void store_p(uint32_t p) {
+  __device__ __forceinline__ void store_p(uint32_t p, bool second) {
     uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
     float sums[kColumns];
     uint32_t high = 0;
@@ -383,7 +382,12 @@ struct MathWarp {
     for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
 #pragma unroll
     for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
-    if (lane < 4) own.high[quad][warp] = high;
+    if (lane < 4 && !second) own.high[quad][warp] = high;
+  }
+
+  __device__ __forceinline__ bool row_was_far_below(int row) const {
+    const uint4 high = *reinterpret_cast<const uint4*>(own.high[row % 8 / 2]);
+    return !((high.x | high.y | high.z | high.w) >> (row / 8 + row % 2 * 16) & 1);
   }
 
   // Whether a row of the tile before lay far below its reference; to be asked after a barrier.

@@ -17,6 +17,51 @@
 #define MLA_KERNEL_SYMBOL mla_decode_hopper
 #endif
 
+namespace mla::hopper {
+
+constexpr cubin::Facts kFacts = {
+    .kind = kind::kDECODE,
+    .requires_bits = requirement::kROW_TILES | requirement::kPARTIALS,
+    .family = family::kHOPPER,
+    .q_dtype = dtype::kE4M3,
+    .kv_dtype = dtype::kE4M3,
+    .out_dtype = dtype::kBF16,
+    .arithmetic = arithmetic::kQUANTISED,
+    .mma = mma_form::kWGMMA,
+    .cache_layout = cache_layout::kDENSE,
+    .rows = kRows,
+    .head_dim_k = kHeadDimK,
+    .head_dim_v = kHeadDimV,
+    .tile_tokens = kTileTokens,
+    .page_size_multiple = 16,
+    .page_size_max = 1 << 20,
+    .features = feature::kLSE | feature::kPDL | feature::kSTRIDES | feature::kRAGGED_Q |
+                feature::kNON_CAUSAL | feature::kCONTEXT_PARALLEL,
+    .tensor_maps = 1,
+    .box_tokens = kTileTokens,
+    .k_box = kRope,  // the key map serves the rope part, the value map the latent one
+    .k_swizzle = kRope,
+    .v_box = kPanel,
+    .v_swizzle = kPanel,
+    .threads = kThreads,
+    .cluster_size = kClusterSize,
+    .dynamic_smem = kDynamicSmem,
+    .item_overhead = kItemOverhead,
+    .min_share = kMinShare,
+    .max_flat_merge = kMaxFlatMerge,
+    .zeroed_bytes = Layout::kZeroedBytes,
+    .fixed_bytes = 0,
+    .bytes_per_worker = Layout::kBytesPerWorker,
+    .max_workers = kMaxWorkers,
+    .tile_cost = kTileCost,
+    .params_struct = params_struct::kDECODE,
+    .params_version = kDecodeParamsVersion,
+    .params_bytes = sizeof(DecodeParams),
+};
+MLA_EMIT_DECODE_FACTS;
+
+}  // namespace mla::hopper
+
 extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
     __launch_bounds__(mla::hopper::kThreads, 1)
         MLA_KERNEL_SYMBOL(const __grid_constant__ mla::DecodeParams params) {
