@@ -108,16 +108,15 @@ struct alignas(16) RowState {
 struct Smem {
   Tile kv[kStages];
   Queries q;
-  alignas(1024) uint8_t p[kMathGroups][kCtaRows * kTileTokens];  // of a pair of tiles
+  alignas(1024) uint8_t p[2][kMathGroups][kCtaRows * kTileTokens];  // of two pairs of tiles
 
   // By row.
   RowState rows[kCtaRows];
   alignas(16) float by_warp[kMathWarps][kCtaRows];  // maxima of a tile; in the end, exact sums
   alignas(16) float shift[kCtaRows];                // of scores, so that the reference becomes kLog2PMax
-  alignas(16) float limit[kCtaRows];      // raw scores above it: P saturates, a new reference is needed
-  alignas(16) float threshold[kCtaRows];  // raw scores below it are left to the second part
-  alignas(16) float rescale[kCtaRows];    // factor of sums and accumulators so far
-  alignas(16) float scale[kCtaRows];      // of the output
+  alignas(16) float threshold[kCtaRows];            // raw scores below it are left to the second part
+  alignas(16) float rescale[kCtaRows];              // factor of sums and accumulators so far
+  alignas(16) float scale[kCtaRows];                // of the output
   alignas(16) float quantised_sum[kMathGroups][kCtaRows];
   alignas(16) float merge_weight[2][kCtaRows];
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees
@@ -125,8 +124,8 @@ struct Smem {
   int64_t out_offset[kCtaRows];
   int64_t lse_offset[kCtaRows];  // elements
   RowTotal totals[kCtaRows];
-  alignas(16) uint32_t high[4][kMathWarps];  // by quad and warp: rows 8 j + 2 quad + e (bit j + 16 e) near
-                                             // their reference
+  alignas(16) uint32_t high[2][4][kMathWarps];  // of two pairs, by quad and warp: rows 8 j + 2 quad + e (bit
+                                                // j + 16 e) near their reference
 
   uint64_t full[kStages];
   uint64_t empty[kStages];

@@ -63,7 +63,9 @@ struct MathWarp {
   float s[kCtaRows / 2];        // scores of a tile; then the product of a block
   float sum_exact[kLeft];       // of P over this warp; row left_row(i)
   float sum_quantised[2];       // of this group's P as quantised; rows 8 (lane / 4) + 2 quad + {0, 1}
-  bool needs_reference = true;  // of P, for the next pair
+  bool needs_reference = true;  // of P, for the next pair; the same in all threads
+  uint32_t buffer = 0;          // of P
+  uint32_t high_buffer = 0;     // of smem.high, which second parts leave alone
 
   // Tiles of this CTA so far, which stage and phase of the ring follow from.
   uint32_t tiles_before = 0;
@@ -105,7 +107,7 @@ struct MathWarp {
       smem.lse_offset[n] = lse;
       smem.bound[n] = bound;
       smem.rows[n] = RowState{-INFINITY, -INFINITY, -INFINITY, 0.f};
-      smem.limit[n] = -INFINITY;
+      smem.shift[n] = kLog2PMax;
     }
   }
 
@@ -197,34 +199,32 @@ struct MathWarp {
   // there is a second part. A barrier of all math threads is the last thing it does.
   __device__ __forceinline__ bool produce(const Item& item, int first_of_pair, bool has_tile, uint32_t stage,
                                           bool second) {
-    if (has_tile) {
-      scores(ptx::smem_addr(&smem.kv[stage]));
-      const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
-      const uint32_t bad = smem.bad_chunks[stage];
-      if (bad != 0 || tile_begin + kTileTokens > item.visible_first) mask(tile_begin, bad);
-    } else {
+    // Most pairs go with the references of the ones before. New ones are found if the last pair was far
+    // below one, or, all over again, if P saturates. P has two buffers: a slow warp may still multiply that
+    // of the pair before.
+    buffer ^= 1;
+    if (!second) high_buffer ^= 1;
+    bool find = second || needs_reference, more = false;
+    float sums[kColumns];
+    for (;;) {
+      if (has_tile) {
+        scores(ptx::smem_addr(&smem.kv[stage]));
+        const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
+        const uint32_t bad = smem.bad_chunks[stage];
+        if (bad != 0 || tile_begin + kTileTokens > item.visible_first) mask(tile_begin, bad);
+      } else {
 #pragma unroll
-      for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
+        for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
+      }
+      if (find) more = find_references(item, first_of_pair, second);
+      const bool saturates = store_p(sums, second);
+      ptx::fence_proxy_async();
+      if (!any(saturates && !find)) break;
+      find = true;
     }
-    // Most pairs go with the references of the ones before. New ones are found if a score is above one, or
-    // if the last pair was far below one. After this barrier P of the last pair is no longer needed.
-    bool more = false;
-    if (any(second || needs_reference || above_limit())) more = find_references(item, first_of_pair, second);
-    store_p(ptx::smem_addr(smem.p[group]), second);
-    ptx::fence_proxy_async();
-    sync();
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
     return more;
-  }
-
-  __device__ __forceinline__ bool above_limit() const {
-    bool above = false;
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const float2 limit = *reinterpret_cast<const float2*>(&smem.limit[8 * j + 2 * quad]);
-      above |= fmaxf(s[4 * j], s[4 * j + 2]) > limit.x;
-      above |= fmaxf(s[4 * j + 1], s[4 * j + 3]) > limit.y;
-    }
-    return above;
   }
 
   // Chooses the references of the rows by the maxima of a pair. Where one token may rule (the pair is the
@@ -255,7 +255,6 @@ struct MathWarp {
       changed = row.reference != before;
       smem.rescale[n] = changed ? ptx::ex2(before - row.reference) : 1.f;
       smem.shift[n] = kLog2PMax - (row.reference == -INFINITY ? 0.f : row.reference);
-      smem.limit[n] = row.reference / scale;
       smem.rows[n] = row;
     }
     if (any(changed)) rescale();
@@ -303,10 +302,11 @@ struct MathWarp {
   }
 
   // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
-  __device__ __forceinline__ void store_p(uint32_t p, bool second) {
+  // Gives the exact sums of the rows over this warp (reduce_columns). Returns whether one saturates.
+  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], bool second) {
+    const uint32_t p = ptx::smem_addr(smem.p[buffer][group]);
     uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
-    float sums[kColumns];
-    uint32_t high = 0;
+    uint32_t high = 0, saturated = 0;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       const float2 shifts = *reinterpret_cast<const float2*>(&smem.shift[8 * j + 2 * quad]);
@@ -320,6 +320,7 @@ struct MathWarp {
         pairs[e] = ptx::cvt_e4m3x2(a, b);
       }
       words[j] = pairs[0] | static_cast<uint32_t>(pairs[1]) << 16;
+      saturated |= words[j] + 0x02020202;  // bit 7: 0x7e, the largest value, or NaN
       // Bit 6 or 7 of an e4m3 value plus 0x10: it is 0.5 or more, less than ten powers of two below the
       // reference.
       const uint32_t sum = words[j] + 0x10101010, any = sum | sum >> 1;
@@ -338,47 +339,51 @@ struct MathWarp {
     }
     reduce_columns(sums, lane, [](float a, float b) { return a + b; });
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
-#pragma unroll
     for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
-    if (lane < 4 && !second) smem.high[quad][group * kGroupWarps + warp] = high;
+    if (lane < 4 && !second) smem.high[high_buffer][quad][group * kGroupWarps + warp] = high;
+    return (saturated & 0x80808080) != 0;
   }
 
   // Rows (bits as in smem.high) with a token near their reference in the last pair; to be asked after a
   // barrier.
-  __device__ __forceinline__ uint32_t near_rows(int of_quad) const {
+  __device__ __forceinline__ uint32_t near_rows(uint32_t of_buffer, int of_quad) const {
     static_assert(kMathWarps == 8, "two vectors of four");
-    const uint4 a = reinterpret_cast<const uint4*>(smem.high[of_quad])[0];
-    const uint4 b = reinterpret_cast<const uint4*>(smem.high[of_quad])[1];
+    const uint4 a = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[0];
+    const uint4 b = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[1];
     return a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w;
   }
   __device__ __forceinline__ bool row_was_far_below(int row) const {
-    return !(near_rows(row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
+    return !(near_rows(high_buffer ^ 1, row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
   }
   __device__ __forceinline__ bool any_was_far_below() const {
-    return near_rows(quad) != ((1u << kGroups) - 1) * 0x10001u;
+    return __any_sync(0xffffffff, near_rows(high_buffer, quad) != ((1u << kGroups) - 1) * 0x10001u);
   }
 
   // ---- O ---------------------------------------------------------------------------------------
 
-  // Bytes of a fragment word (tokens base + {0, 8, 1, 9}) that anyone may see: 0 times a NaN of the
-  // last page's tail would not be 0.
-  __device__ __forceinline__ uint32_t visible_bytes(int base, int visible_in_tile) const {
-    uint32_t bytes = 0;
-    if (base < visible_in_tile) bytes |= 0x000000ffu;
-    if (base + 8 < visible_in_tile) bytes |= 0x0000ff00u;
-    if (base + 1 < visible_in_tile) bytes |= 0x00ff0000u;
-    if (base + 9 < visible_in_tile) bytes |= 0xff000000u;
-    return bytes;
+  // Chunk of 16 bytes of a token's row of V that this warp reads, where it stands.
+  __device__ __forceinline__ uint32_t v_chunk(int block, int token) const {
+    const int column = group * kGroupColumns + block * 64;
+    return column / kPanel * kPanelBytes + token * kPanel +
+           (((column % kPanel / 16 + warp) ^ (token & 7)) << 4);
   }
 
-  // V of a block of 64 columns by 32 tokens, as transposed pairs of columns. `row` is the address of token
-  // lane.
-  __device__ __forceinline__ void load_v(uint32_t (&r)[4], uint32_t row, int block, int step) const {
-    const int column = group * kGroupColumns + block * 64;
-    const uint32_t chunk = column % kPanel / 16 + warp;
-    ptx::ldmatrix_x4_trans(
-        r, row + column / kPanel * kPanelBytes + step * 32 * kPanel + ((chunk ^ (lane & 7)) << 4));
+  // Clears what this warp reads of the values of hidden tokens: 0 times a NaN of the last page's tail would
+  // not be 0.
+  __device__ __forceinline__ void hide_values(uint32_t stage, int visible) const {
+    uint8_t* tile = reinterpret_cast<uint8_t*>(&smem.kv[stage]);
+    for (int token = max(visible, 0) + lane; token < kTileTokens; token += 32) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        *reinterpret_cast<uint4*>(tile + v_chunk(block, token)) = uint4{0, 0, 0, 0};
+      }
+    }
+    __syncwarp();
+  }
+
+  // V of a block of 64 columns by 32 tokens, as transposed pairs of columns.
+  __device__ __forceinline__ void load_v(uint32_t (&r)[4], uint32_t tile, int block, int step) const {
+    ptx::ldmatrix_x4_trans(r, tile + step * 32 * kPanel + v_chunk(block, lane));
   }
 
   // The fragment of V^T: row r is column 2 r of the block, row r + 8 column 2 r + 1.
@@ -389,46 +394,28 @@ struct MathWarp {
     a[3] = __byte_perm(r[2], r[3], 0x7351);
   }
 
-  __device__ __forceinline__ void mask_v(uint32_t (&a)[4], int step, int visible_in_tile) const {
-    const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
-    const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
-    a[0] &= low;
-    a[1] &= low;
-    a[2] &= high;
-    a[3] &= high;
-  }
-
-  // O^T += V^T P^T of a pair of tiles, `visible` tokens of each at most.
+  // O^T += V^T P^T of a pair of tiles. `p` is the address of P as wgmma_address, uniform.
   //
   // The tensor core keeps few bits of a long sum; a pair's is short, and goes on in float. What a step
   // needs is loaded behind the product under way. Up to 32 rows there are registers for two products, and
   // one is added while the next is computed.
-  __device__ __forceinline__ void multiply(const uint32_t (&stages)[kMathGroups],
-                                           const int (&visible)[kMathGroups]) {
+  __device__ __forceinline__ void multiply(uint32_t p, const uint32_t (&stages)[kMathGroups]) {
     constexpr int kProducts = kCtaRows < 64 ? 2 : 1;
     constexpr int kSteps = kPairTokens / 32;
     constexpr int kTileSteps = kTileTokens / 32;
-    const uint32_t rows[kMathGroups] = {ptx::smem_addr(&smem.kv[stages[0]]) + lane * kPanel,
-                                        ptx::smem_addr(&smem.kv[stages[1]]) + lane * kPanel};
-    const bool masked = visible[0] < kTileTokens || visible[1] < kTileTokens;
+    const uint32_t tiles[kMathGroups] = {ptx::smem_addr(&smem.kv[stages[0]]),
+                                         ptx::smem_addr(&smem.kv[stages[1]])};
     uint32_t raw[kSteps][4], a[kProducts][kSteps][4];
     const auto load = [&](int block) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        load_v(raw[step], rows[step / kTileSteps], block, step % kTileSteps);
+        load_v(raw[step], tiles[step / kTileSteps], block, step % kTileSteps);
       }
     };
     const auto transpose = [&](int block) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) transpose_v(a[block % kProducts][step], raw[step]);
-      if (masked) {
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          mask_v(a[block % kProducts][step], step % kTileSteps, visible[step / kTileSteps]);
-        }
-      }
     };
-    const uint32_t p = ptx::wgmma_address(ptx::smem_addr(smem.p));
     float other[kCtaRows / 2];
     const auto issue = [&](float(&product)[kCtaRows / 2], const uint32_t(&f)[kSteps][4]) {
       ptx::pin(product);
@@ -551,20 +538,25 @@ struct MathWarp {
 
       const int count = item.last_tile - item.first_tile;
       for (int first = 0; first < count; first += kMathGroups) {
-        // The last pair may lack its second tile: the first stands for it, with nothing visible.
+        // The last pair may lack its second tile: the first stands for it, with P 0.
         const bool whole = first + 1 < count;
         const uint32_t stages[kMathGroups] = {stage_of(first), stage_of(whole ? first + 1 : first)};
         const int visible = item.visible - (item.first_tile + first) * kTileTokens;
-        const int visible_of[kMathGroups] = {visible, whole ? visible - kTileTokens : 0};
         const bool has_tile = group == 0 || whole;
         const int own = has_tile ? first + group : first;
         wait_tile(own);
         bool more = produce(item, first, has_tile, stage_of(own), false);
         wait_tile(group == 0 && whole ? first + 1 : first);
+        if (visible < kPairTokens) {
+          if (visible < kTileTokens) hide_values(stages[0], visible);
+          if (whole) hide_values(stages[1], visible - kTileTokens);
+        }
         for (;;) {
           needs_reference = any_was_far_below();
-          multiply(stages, visible_of);
+          const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer])), 0);
+          multiply(p, stages);
           if (!more) break;
+          sync();  // the second part's scores are of tiles that others may have cleared
           produce(item, first, has_tile, stage_of(own), true);
           more = false;
         }
