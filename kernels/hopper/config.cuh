@@ -41,8 +41,8 @@ static_assert(kMathGroups * kMathRegisters + kIoRegisters <= 3 * kEntryRegisters
 
 // The schedule: mla_schedule.h.
 inline constexpr int kItemOverhead = 3;
-inline constexpr int kMinShare = 2;
-inline constexpr int kMaxFlatMerge = 8;
+inline constexpr int kMinShare = 4;
+inline constexpr int kMaxFlatMerge = 12;
 __device__ __forceinline__ constexpr ScheduleRule rule() {
   return {kRows, kTileTokens, kItemOverhead, kMinShare, kMaxFlatMerge};
 }
@@ -87,7 +87,9 @@ inline constexpr float kSpread = 13.f;
 // A reference never falls further than this below the highest one: float accumulators hold what is between.
 inline constexpr float kDepth = 64.f;
 
-inline constexpr int kMaxWorkers = 512;
+// Splits of an item are at most as many, merged in groups of 16 at most (merge_group_size): as many row
+// states as the buffers of P hold.
+inline constexpr int kMaxWorkers = 256;
 using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;
 using Queue = ItemQueue<4, kMathWarps + 1>;
 
@@ -117,8 +119,8 @@ struct Smem {
   alignas(16) float threshold[kCtaRows];            // raw scores below it are left to the second part
   alignas(16) float rescale[kCtaRows];              // factor of sums and accumulators so far
   alignas(16) float scale[kCtaRows];                // of the output
+  float score_factor;                               // of scores before all else
   alignas(16) float quantised_sum[kMathGroups][kCtaRows];
-  alignas(16) float merge_weight[2][kCtaRows];
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees
   int64_t q_offset[kCtaRows];           // bytes; < 0: no such row
   int64_t out_offset[kCtaRows];
@@ -127,12 +129,17 @@ struct Smem {
   alignas(16) uint32_t high[2][4][kMathWarps];  // of two pairs, by quad and warp: rows 8 j + 2 quad + e (bit
                                                 // j + 16 e) near their reference
 
+  // Of the splits that are merged, by split and row; where P is.
+  __device__ __forceinline__ float4* merge_states() { return reinterpret_cast<float4*>(p); }
+
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint32_t bad_chunks[kStages];  // of a tile: its pages outside the pool
   Queue queue;
   SplitList<kMaxWorkers> splits;
 };
+
+static_assert(sizeof(Smem::p) >= 16 * kCtaRows * sizeof(float4), "merge_states");
 
 inline constexpr int kDynamicSmem = sizeof(Smem);
 static_assert(kDynamicSmem <= 232448, "shared memory of sm_90");

@@ -47,6 +47,8 @@ __device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, con
 struct MathWarp {
   static constexpr int kGroups = kCtaRows / 8;                    // of eight rows, a fragment each
   static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
+  static constexpr int kAccWords = kBlocks * kGroups;             // float4 of accumulators
+  static constexpr bool kFetchAhead = kCtaRows < 64;              // there are registers for it
   static constexpr int kLeft = kColumns >= 8 ? kColumns / 8 : 1;  // of them after reduce_columns
 
   const DecodeParams& params;
@@ -78,6 +80,11 @@ struct MathWarp {
       q_sign = 0x80808080;
     }
     if (scale == 0) scale = 0x1p-126f;  // so that a masked score, -inf, stays what it is
+    // Scores that a large factor makes as large as 2^24 must be rounded before they are compared: the
+    // reference, which is their maximum, is.
+    const bool large = !(scale <= 1);
+    if (thread() == 0) smem.score_factor = large ? scale : 1.f;  // read after a barrier of run
+    if (large) scale = 1;
   }
 
   __device__ __forceinline__ int thread() const { return (group * kGroupWarps + warp) * 32 + lane; }
@@ -150,9 +157,13 @@ struct MathWarp {
     ptx::pin(s);
   }
 
-  // Gives hidden scores -inf. This thread's are tokens warp * 16 + lane / 4 + {0, 8}.
+  // Applies score_factor and gives hidden scores -inf. This thread's are tokens
+  // warp * 16 + lane / 4 + {0, 8}.
   __device__ __forceinline__ void mask(int tile_begin, uint32_t bad) {
     const int chunk_log2 = params.box_tokens_log2;
+    const float factor = smem.score_factor;
+#pragma unroll
+    for (int i = 0; i < kCtaRows / 2; ++i) s[i] *= factor;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int in_tile = warp * 16 + lane / 4 + h * 8;
@@ -211,7 +222,7 @@ struct MathWarp {
         scores(ptx::smem_addr(&smem.kv[stage]));
         const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
         const uint32_t bad = smem.bad_chunks[stage];
-        if (bad != 0 || tile_begin + kTileTokens > item.visible_first) mask(tile_begin, bad);
+        if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
       } else {
 #pragma unroll
         for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
@@ -372,13 +383,62 @@ struct MathWarp {
   // not be 0.
   __device__ __forceinline__ void hide_values(uint32_t stage, int visible) const {
     uint8_t* tile = reinterpret_cast<uint8_t*>(&smem.kv[stage]);
-    for (int token = max(visible, 0) + lane; token < kTileTokens; token += 32) {
+    for (int token = visible + lane; token < kTileTokens; token += 32) {
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         *reinterpret_cast<uint4*>(tile + v_chunk(block, token)) = uint4{0, 0, 0, 0};
       }
     }
     __syncwarp();
+  }
+
+  // The first token of a tile in [begin, end) of which this warp's columns of V hold a NaN; `end` if there
+  // is none.
+  __device__ __forceinline__ int first_nan(uint32_t stage, int begin, int end) const {
+    static_assert(kBlocks == 4, "half a warp for a token, four lanes a block");
+    const uint8_t* tile = reinterpret_cast<const uint8_t*>(&smem.kv[stage]);
+    for (int first = begin; first < end; first += 2) {
+      const int token = min(first + lane / 16, end - 1);
+      const uint32_t word =
+          *reinterpret_cast<const uint32_t*>(tile + v_chunk(lane % 16 / 4, token) + lane % 4 * 4);
+      // 0x7f and 0xff are the NaN of e4m3.
+      const uint32_t found =
+          __ballot_sync(0xffffffff, (((word & 0x7f7f7f7f) + 0x01010101) & 0x80808080) != 0);
+      if (found != 0) return (found & 0xffff) != 0 ? first : first + 1;
+    }
+    return end;
+  }
+
+  // Tokens [begin, end) of a tile are seen by the last row of the row tile and not by the first. A row that
+  // does not see a token has P 0 for it, but 0 times a NaN of its value would be NaN. Where there is such a
+  // NaN, this makes NaN of the rows that see it, which need nothing of what follows it, either. Returns the
+  // tokens to multiply.
+  __device__ __forceinline__ int poison_rows(uint32_t stage, int tile_begin, int begin, int end) {
+    const int clean = first_nan(stage, begin, end);
+    if (clean < end) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[8 * j + 2 * quad]);
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if ((i % 2 == 0 ? bound.x : bound.y) > tile_begin + clean) {
+              acc[block][4 * j + i] = __int_as_float(0x7fffffff);
+            }
+          }
+        }
+      }
+    }
+    return clean;
+  }
+
+  // What is to be done with a tile's values where some rows do not see some of its tokens.
+  __device__ __forceinline__ void clean_values(const Item& item, int tile, uint32_t stage) {
+    const int tile_begin = (item.first_tile + tile) * kTileTokens;
+    const int visible = min(max(item.visible - tile_begin, 0), kTileTokens);
+    const int visible_to_all = min(max(item.visible_first - tile_begin, 0), visible);
+    hide_values(stage, poison_rows(stage, tile_begin, visible_to_all, visible));
   }
 
   // V of a block of 64 columns by 32 tokens, as transposed pairs of columns.
@@ -541,15 +601,14 @@ struct MathWarp {
         // The last pair may lack its second tile: the first stands for it, with P 0.
         const bool whole = first + 1 < count;
         const uint32_t stages[kMathGroups] = {stage_of(first), stage_of(whole ? first + 1 : first)};
-        const int visible = item.visible - (item.first_tile + first) * kTileTokens;
         const bool has_tile = group == 0 || whole;
         const int own = has_tile ? first + group : first;
         wait_tile(own);
         bool more = produce(item, first, has_tile, stage_of(own), false);
         wait_tile(group == 0 && whole ? first + 1 : first);
-        if (visible < kPairTokens) {
-          if (visible < kTileTokens) hide_values(stages[0], visible);
-          if (whole) hide_values(stages[1], visible - kTileTokens);
+        if (item.visible_first - (item.first_tile + first) * kTileTokens < kPairTokens) {
+          clean_values(item, first, stages[0]);
+          if (whole) clean_values(item, first + 1, stages[1]);
         }
         for (;;) {
           needs_reference = any_was_far_below();
@@ -645,43 +704,58 @@ struct MathWarp {
     }
   }
 
+  // The row states of all slots are fetched at once, and the accumulators of one slot while those of the
+  // one before are added: what counts here is the latency.
   template <class Slots>
   __device__ __forceinline__ void load_merged(const Slots& slots) {
-    clear();
     const int n = thread();
-    float top = -INFINITY;
-    if (n < kCtaRows) {
-      for (int i = 0; i < slots.count; ++i) {
-        top = fmaxf(top, __ldcg(&Layout::row_state(params, slots[i], rank)[n].x));
-      }
+    float4* states = smem.merge_states();
+    for (int i = n; i < slots.count * kCtaRows; i += kMathThreads) {
+      states[i] = __ldcg(&Layout::row_state(params, slots[i / kCtaRows], rank)[i % kCtaRows]);
     }
-    RowTotal total{top, 0.f, 0.f, 0.f};
-    for (int i = 0; i < slots.count; ++i) {
-      if (n < kCtaRows) {
-        const float4 state = __ldcg(&Layout::row_state(params, slots[i], rank)[n]);
+    float4 next[kAccWords];
+    const auto fetch = [&](int i) {
+      const float4* src = Layout::acc(params, slots[i], rank) + n;
+#pragma unroll
+      for (int word = 0; word < kAccWords; ++word) next[word] = __ldcg(&src[word * kMathThreads]);
+    };
+    if constexpr (kFetchAhead) fetch(0);
+    clear();
+    sync();
+    if (n < kCtaRows) {
+      float top = -INFINITY;
+      for (int i = 0; i < slots.count; ++i) top = fmaxf(top, states[i * kCtaRows + n].x);
+      RowTotal total{top, 0.f, 0.f, 0.f};
+      for (int i = 0; i < slots.count; ++i) {
+        float4& state = states[i * kCtaRows + n];
         const float weight = top == -INFINITY ? 1.f : ptx::ex2(state.x - top);
         total.quantised_sum += state.y * weight;
         total.exact_sum += state.z * weight;
-        smem.merge_weight[i % 2][n] = weight;
+        state.w = weight;
       }
-      sync();  // two tables in turn, so that one barrier is enough
-      const float* weights = smem.merge_weight[i % 2];
-      const float4* src = Layout::acc(params, slots[i], rank) + n;
+      smem.totals[n] = total;
+    }
+    sync();
+    for (int i = 0; i < slots.count; ++i) {
+      if constexpr (!kFetchAhead) fetch(i);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
         for (int j = 0; j < kGroups; ++j) {
-          const float4 f = __ldcg(&src[(block * kGroups + j) * kMathThreads]);
-          const float2 weight = *reinterpret_cast<const float2*>(&weights[8 * j + 2 * quad]);
-          acc[block][4 * j] = fmaf(f.x, weight.x, acc[block][4 * j]);
-          acc[block][4 * j + 1] = fmaf(f.y, weight.y, acc[block][4 * j + 1]);
-          acc[block][4 * j + 2] = fmaf(f.z, weight.x, acc[block][4 * j + 2]);
-          acc[block][4 * j + 3] = fmaf(f.w, weight.y, acc[block][4 * j + 3]);
+          const float4 f = next[block * kGroups + j];
+          const float4* state = states + i * kCtaRows + 8 * j + 2 * quad;
+          const float even = state[0].w, odd = state[1].w;
+          acc[block][4 * j] = fmaf(f.x, even, acc[block][4 * j]);
+          acc[block][4 * j + 1] = fmaf(f.y, odd, acc[block][4 * j + 1]);
+          acc[block][4 * j + 2] = fmaf(f.z, even, acc[block][4 * j + 2]);
+          acc[block][4 * j + 3] = fmaf(f.w, odd, acc[block][4 * j + 3]);
         }
       }
+      if constexpr (kFetchAhead) {
+        if (i + 1 < slots.count) fetch(i + 1);
+      }
     }
-    if (n < kCtaRows) smem.totals[n] = total;
-    sync();
+    sync();  // the states lie where P does
   }
 };
 
