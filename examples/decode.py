@@ -12,37 +12,14 @@ import os
 import random
 import struct
 import sys
-from ctypes import byref, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
+
+import mla_abi  # made from the header: structs, constants and types of the functions
 
 BATCH, HEADS, PAGE_SIZE, PAGES, MAX_PAGES = 2, 128, 32, 9, 5
 SEQ_LENS = [130, 7]
 PAGE_TABLE = [[6, 1, 3, 8, 2], [4, 0, 0, 0, 0]]
-SOFTMAX_SCALE = 1 / 24
-
-
-# The structs of mla_loader.h that are needed here, field for field.
-class Problem(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("features", c_uint32), ("cc_major", c_int32), ("cc_minor", c_int32),
-                ("q_dtype", c_int32), ("kv_dtype", c_int32), ("out_dtype", c_int32), ("head_dim_k", c_int32),
-                ("head_dim_v", c_int32), ("heads", c_int32), ("q_len", c_int32), ("page_size", c_int32),
-                ("family", c_int32), ("mma", c_int32)]
-
-
-class PreparedInfo(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("kernel_index", c_uint32), ("device", c_int32), ("cc_major", c_int32),
-                ("cc_minor", c_int32), ("sm_count", c_int32), ("max_workers", c_int32), ("reserved", c_int32),
-                ("workspace_bytes", c_uint64), ("workspace_alignment", c_uint64)]
-
-
-class LaunchArgs(ctypes.Structure):
-    _fields_ = [("struct_size", c_uint32), ("flags", c_uint32)] + [
-        (name, c_uint64) for name in ("q", "kv", "v", "page_table", "seq_lens", "out", "lse", "q_scale_ptr",
-                                      "kv_scale_ptr", "bad_page_counter", "workspace", "workspace_bytes")] + [
-        (name, c_int64) for name in ("kv_page_stride", "kv_token_stride", "v_page_stride", "v_token_stride",
-                                     "page_table_stride", "pages")] + [
-        (name, c_int32) for name in ("batch", "q_len", "heads", "page_size", "max_pages_per_seq")] + [
-        (name, c_float) for name in ("softmax_scale", "q_scale", "kv_scale")] + [
-        ("max_splits", c_int32), ("max_sms", c_int32)]
+SOFTMAX_SCALE = 192**-0.5  # DeepSeek's heads have 128 + 64 elements before absorption
 
 
 def from_e4m3(code):
@@ -58,9 +35,7 @@ def random_e4m3(count):  # magnitudes from 2^-3 to just below 2
 def main():
     random.seed(1)
     cuda = ctypes.CDLL(os.environ.get("MLA_CUDA_DRIVER_PATH") or "libcuda.so.1")
-    mla = ctypes.CDLL(sys.argv[1] if len(sys.argv) > 1 else "libmla_loader.so.0")
-    mla.mla_last_error.restype = c_char_p
-    mla.mla_status_name.restype = c_char_p
+    mla = mla_abi.bind(*sys.argv[1:2])
 
     def check(result):
         if result != 0:
@@ -96,21 +71,20 @@ def main():
     path = sys.argv[2].encode() if len(sys.argv) > 2 else None
     check_mla(mla.mla_bundle_open(path, None, byref(bundle)))
 
-    problem = Problem(ctypes.sizeof(Problem), q_dtype=1, kv_dtype=1, out_dtype=2, head_dim_k=576, head_dim_v=512,
-                      heads=HEADS, q_len=1, page_size=PAGE_SIZE)
+    problem = mla_abi.Problem(heads=HEADS, page_size=PAGE_SIZE)
     kernel = c_void_p()
     check_mla(mla.mla_prepare(bundle, byref(problem), None, byref(kernel)))
 
-    info = PreparedInfo(ctypes.sizeof(PreparedInfo))
-    check_mla(mla.mla_kernel_get_info(kernel, byref(info)))
-    workspace = allocate(info.workspace_bytes)
-    check_mla(mla.mla_workspace_init(kernel, c_uint64(workspace), c_uint64(info.workspace_bytes), None))
+    workspace_bytes = c_uint64()
+    check_mla(mla.mla_workspace_bytes(bundle, None, byref(workspace_bytes)))
+    workspace = allocate(workspace_bytes.value)
+    check_mla(mla.mla_workspace_init(bundle, workspace, workspace_bytes, None))
 
-    args = LaunchArgs(ctypes.sizeof(LaunchArgs), q=upload(q), kv=upload(kv), page_table=upload(table),
-                      seq_lens=upload(lens), out=allocate(BATCH * HEADS * 512 * 2), lse=allocate(BATCH * HEADS * 4),
-                      workspace=workspace, workspace_bytes=info.workspace_bytes, pages=PAGES, batch=BATCH, q_len=1,
-                      heads=HEADS, page_size=PAGE_SIZE, max_pages_per_seq=MAX_PAGES, softmax_scale=SOFTMAX_SCALE,
-                      q_scale=1, kv_scale=1)
+    args = mla_abi.LaunchArgs(q=upload(q), kv=upload(kv), page_table=upload(table), seq_lens=upload(lens),
+                              out=allocate(BATCH * HEADS * 512 * 2), lse=allocate(BATCH * HEADS * 4),
+                              workspace=workspace, workspace_bytes=workspace_bytes.value, pages=PAGES,
+                              batch=BATCH, heads=HEADS, page_size=PAGE_SIZE, max_pages_per_seq=MAX_PAGES,
+                              softmax_scale=SOFTMAX_SCALE)
     check_mla(mla.mla_launch(kernel, byref(args), None))
     # [decode]
 

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
       fprintf(stderr, "\"%s\" is not a compute capability such as 12.0\n", argv[i]);
       return 2;
     }
+    problem.heads = 128;
     problem.cc_major = major;
     problem.cc_minor = minor;
     if (mla_select(bundle, &problem, &index) == MLA_SUCCESS) {

@@ -30,7 +30,7 @@ namespace {
 constexpr uint64_t kMaxText = uint64_t{256} << 20;
 
 BuildResult refuse(const std::string& message) {
-  fprintf(stderr, "mla-gen: error: %s\n", message.c_str());
+  fprintf(stderr, "mla-gen: error: %s\n", Status::invalid(message).message().c_str());
   return BuildResult::kRefused;
 }
 
@@ -48,7 +48,8 @@ class Lock {
     if (fd_ >= 0) close(fd_);
   }
   Status take(const std::string& path) {
-    fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    // Ninja and the compilers inherit it: until the last of them has ended, nobody else builds here.
+    fd_ = open(path.c_str(), O_RDWR | O_CREAT, 0644);
     if (fd_ < 0) return Status::io(path + ": cannot be created: " + strerror(errno));
     if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return {};
     printf("mla-gen: waiting for another build in the same folder\n");
@@ -108,6 +109,13 @@ std::string indent(const std::string& text) {
   return indented;
 }
 
+std::string free_space(const std::string& folder) {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder, error);
+  return error ? folder + ": " + error.message()
+               : std::to_string(space.available) + " bytes are free in " + folder;
+}
+
 // Names every configuration that failed, with what the compiler said. Returns how many.
 size_t report_failures(const NinjaFile& file, const std::vector<Configuration>& configurations) {
   size_t failures = 0;
@@ -115,12 +123,49 @@ size_t report_failures(const NinjaFile& file, const std::vector<Configuration>& 
     for (const std::string& path : {ptx_path(file, one), cubin_path(file, one)}) {
       if (!fs::exists(path + ".failed")) continue;
       std::string log;
-      if (!read_text(path + ".log", &log).ok()) log = "(no output)";
+      if (!read_text(path + ".log", &log).ok() || log.find_first_not_of(" \n") == std::string::npos) {
+        log = "no message of the compiler was kept; " + free_space(file.build_dir);
+      }
       fprintf(stderr, "mla-gen: error: %s: compilation failed:\n%s", one.id.c_str(), indent(log).c_str());
       ++failures;
     }
   }
   return failures;
+}
+
+// Why nothing can be built with these folders, "" if it can: found out before anything is compiled or
+// written.
+std::string folder_error(const BuildOptions& options, const std::string& build_dir) {
+  if (Status status = check_out(options.out); !status.ok()) return "--out " + status.message();
+  const std::string from =
+      options.build_dir.empty() ? "--out: the folder of intermediate files " : "--build-dir ";
+  for (const char c : build_dir) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f ||
+        std::string_view("\\'\"$`|").find(c) != std::string_view::npos) {
+      return from + build_dir + ": has a character that nvcc or Ninja cannot handle in a path";
+    }
+  }
+  std::error_code error;
+  const auto canonical = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(path), error) / "";
+  };
+  const auto lies_in = [&](const std::string& path, const std::string& folder) {
+    return canonical(path).string().starts_with(canonical(folder).string());
+  };
+  if (lies_in(build_dir, options.out)) return from + build_dir + ": lies in --out, which is replaced";
+  if (!options.ptx_out.empty()) {
+    if (lies_in(options.ptx_out, options.out))
+      return "--ptx-out " + options.ptx_out + ": lies in --out, which is replaced";
+    if (fs::exists(options.ptx_out, error) && !fs::is_directory(options.ptx_out, error)) {
+      return "--ptx-out " + options.ptx_out + ": is no folder; expected a folder or nothing";
+    }
+  }
+  std::string ninja_file;
+  if (fs::exists(build_dir + "/build.ninja", error) &&
+      (!read_text(build_dir + "/build.ninja", &ninja_file).ok() || !ninja_file.starts_with(kNinjaFileMark))) {
+    return from + build_dir + ": has a build.ninja that mla-gen did not write; expected a folder of its own";
+  }
+  return "";
 }
 
 // Reads a compiled cubin back and compares it with what was asked for.
@@ -159,6 +204,14 @@ Status read_matrix_file(const std::string& path, Matrix* out) {
 }
 
 BuildResult build(const BuildOptions& options) {
+  NinjaFile file;
+  std::string out = options.out;
+  while (out.size() > 1 && out.back() == '/') out.pop_back();
+  file.build_dir = fs::absolute(options.build_dir.empty() ? out + ".build" : options.build_dir)
+                       .lexically_normal()
+                       .string();
+  if (std::string why = folder_error(options, file.build_dir); !why.empty()) return refuse(why);
+
   Matrix matrix;
   Expansion expansion;
   if (Status status = read_matrix_file(options.matrix, &matrix); !status.ok())
@@ -183,16 +236,6 @@ BuildResult build(const BuildOptions& options) {
     }
   }
 
-  NinjaFile file;
-  std::string out = options.out;
-  while (out.size() > 1 && out.back() == '/') out.pop_back();
-  file.build_dir = fs::absolute(options.build_dir.empty() ? out + ".build" : options.build_dir)
-                       .lexically_normal()
-                       .string();
-  if (file.build_dir.find_first_of("\n\t\r\\'\"$`") != std::string::npos) {
-    return refuse("--build-dir " + file.build_dir +
-                  ": has a character that nvcc or Ninja cannot handle in a path");
-  }
   // A relative path with a slash would mean another file: the compiler runs in the source folder.
   file.nvcc =
       options.nvcc.find('/') == std::string::npos ? options.nvcc : fs::absolute(options.nvcc).string();
@@ -205,10 +248,13 @@ BuildResult build(const BuildOptions& options) {
   }
   Lock lock;
   if (Status status = lock.take(file.build_dir + "/.lock"); !status.ok()) return refuse(status.message());
-  // Marks of an earlier run say nothing about this one.
   for (const Configuration& one : configurations) {
-    for (const std::string& path : {ptx_path(file, one), cubin_path(file, one)})
+    for (const std::string& path : {ptx_path(file, one), cubin_path(file, one)}) {
+      // Marks of an earlier run say nothing about this one.
       fs::remove(path + ".failed", error);
+      // Ninja looks at times alone: what was damaged since it was made must go to be made again.
+      if (!is_intact(path)) fs::remove(path, error);
+    }
   }
   const std::string ninja_file = file.build_dir + "/build.ninja";
   if (Status status = write_file(ninja_file, ninja_text(file, configurations)); !status.ok()) {
@@ -227,6 +273,11 @@ BuildResult build(const BuildOptions& options) {
   }
   if (code != 0) {
     const size_t failures = report_failures(file, configurations);
+    if (failures == 0) {
+      fprintf(stderr, "mla-gen: error: ninja ended with %d; %s; %s is as it was before\n", code,
+              free_space(file.build_dir).c_str(), options.out.c_str());
+      return BuildResult::kFailed;
+    }
     fprintf(stderr,
             "mla-gen: error: %zu of %zu configurations did not compile (ninja ended with %d); %s is as it "
             "was before\n",

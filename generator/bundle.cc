@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "generator/describe.h"
 #include "manifest/cubin.h"
 #include "manifest/files.h"
+#include "manifest/json.h"
 #include "manifest/sha256.h"
 
 namespace mla::generator {
@@ -37,9 +39,8 @@ std::string_view as_text(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-Status write_plain(const std::string& path, std::span<const std::byte> bytes) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return Status::io(path + ": cannot be created: " + reason(errno));
+// Writes to `fd` and closes it; on disk before a rename makes it visible.
+Status write_all(int fd, const std::string& path, std::span<const std::byte> bytes) {
   size_t done = 0;
   Status status;
   while (done < bytes.size() && status.ok()) {
@@ -50,11 +51,19 @@ Status write_plain(const std::string& path, std::span<const std::byte> bytes) {
       status = Status::io(path + ": cannot be written: " + reason(errno));
     }
   }
-  // On disk before the rename that makes it visible.
   if (status.ok() && fsync(fd) != 0) status = Status::io(path + ": cannot be written: " + reason(errno));
   if (close(fd) != 0 && status.ok()) status = Status::io(path + ": cannot be written: " + reason(errno));
   return status;
 }
+
+Status write_plain(const std::string& path, std::span<const std::byte> bytes) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return Status::io(path + ": cannot be created: " + reason(errno));
+  return write_all(fd, path, bytes);
+}
+
+// Between the name of a bundle and six random characters, in the name of a folder beside it.
+constexpr char kTemporary[] = ".mla-gen-";
 
 // A folder that is removed with everything in it unless it was moved away.
 class TemporaryFolder {
@@ -64,7 +73,8 @@ class TemporaryFolder {
     if (!path_.empty()) fs::remove_all(path_, ignored);
   }
   Status create(const fs::path& beside) {
-    std::string pattern = (beside.parent_path() / ("." + beside.filename().string() + ".XXXXXX")).string();
+    std::string pattern =
+        (beside.parent_path() / ("." + beside.filename().string() + kTemporary + "XXXXXX")).string();
     if (mkdtemp(pattern.data()) == nullptr)
       return Status::io(pattern + ": cannot be created: " + reason(errno));
     path_ = pattern;
@@ -80,21 +90,152 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Why the folder must not be replaced, "" if it may.
-std::string not_replaceable(const fs::path& dir) {
+// Held while a bundle is put into a folder, so that temporary folders found there belong to nobody.
+class FolderLock {
+ public:
+  ~FolderLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  // False where the file system has no such lock.
+  bool take(const fs::path& folder) {
+    fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0) {
+      if (errno != EINTR) return false;
+    }
+    return fd_ >= 0;
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+// Paths of the files of the bundle in `dir`, whatever its format version; fails if it is none.
+Status bundle_files(const fs::path& dir, std::set<std::string>* out) {
   std::error_code error;
-  if (!fs::exists(fs::symlink_status(dir, error))) return "";
-  if (!fs::is_directory(dir, error)) return "is no folder; expected a folder or nothing";
-  if (fs::is_empty(dir, error)) return "";
-  if (!fs::exists(dir / kManifestName, error))
-    return "has files and no manifest.json; only a bundle is replaced";
-  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name != kManifestName && name != "cubins") {
-      return "has \"" + name + "\", which belongs to no bundle; only a bundle is replaced";
+  const fs::path path = dir / kManifestName;
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) {
+    return Status::invalid("has files and no " + kManifestName);
+  }
+  std::vector<std::byte> bytes;
+  if (Status status = files::read_file(path.string(), kMaxManifestBytes, &bytes); !status.ok()) return status;
+  json::Document document;
+  if (Status status = json::Document::parse(as_text(bytes), kManifestName, &document); !status.ok())
+    return status;
+  json::Reader reader(kManifestName);
+  const json::Value *format = nullptr, *kernels = nullptr;
+  std::string text;
+  if (!reader.object(document.root(), "format", &format) ||
+      !reader.text(
+          *format, "name", [](std::string_view name) { return name == manifest::kFormatName; },
+          "\"" + std::string(manifest::kFormatName) + "\"", &text) ||
+      !reader.array(document.root(), "kernels", &kernels)) {
+    return reader.status();
+  }
+  out->insert(kManifestName);
+  for (const json::Value* kernel = kernels->first; kernel != nullptr; kernel = kernel->next) {
+    const json::Value* file = kernel->find("file");
+    if (file != nullptr && file->type == json::Type::kString) out->emplace(file->text);
+  }
+  return {};
+}
+
+// What is in the folder `dir` and in no bundle, "" if there is nothing.
+std::string stranger(const fs::path& dir, const std::set<std::string>& known) {
+  std::set<std::string> folders;
+  for (const std::string& file : known) {
+    for (size_t slash = file.find('/'); slash != std::string::npos; slash = file.find('/', slash + 1)) {
+      folders.insert(file.substr(0, slash));
     }
   }
+  std::error_code error;
+  fs::recursive_directory_iterator at(dir, error), end;
+  for (; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().lexically_relative(dir).generic_string();
+    const bool folder = fs::is_directory(at->symlink_status(error));
+    if (!(folder ? folders : known).contains(name)) return name;
+  }
   return "";
+}
+
+// Removes what killed processes left beside `dir`: folders that we named and that hold nothing but
+// what a bundle holds.
+void remove_left_behind(const fs::path& dir) {
+  const std::string prefix = "." + dir.filename().string() + kTemporary;
+  std::error_code error;
+  std::vector<fs::path> left;
+  for (fs::directory_iterator at(dir.parent_path(), error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.size() == prefix.size() + 6 && name.starts_with(prefix) &&
+        fs::is_directory(at->symlink_status(error))) {
+      left.push_back(at->path());
+    }
+  }
+  for (const fs::path& folder : left) {
+    std::set<std::string> known = {kManifestName, "cubins/any"};
+    for (fs::directory_iterator at(folder / "cubins", error), end; !error && at != end; at.increment(error)) {
+      const std::string name = "cubins/" + at->path().filename().string();
+      if (name.ends_with(".cubin")) known.insert(name);
+    }
+    error.clear();
+    if (stranger(folder, known).empty()) fs::remove_all(folder, error);
+  }
+}
+
+bool is_mount_point(const fs::path& dir) {
+  struct statx info = {};
+  if (statx(AT_FDCWD, dir.c_str(), 0, STATX_BASIC_STATS, &info) != 0) return false;
+  if ((info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0) {
+    return (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  }
+  struct stat own = {}, above = {};  // before Linux 5.8
+  return stat(dir.c_str(), &own) == 0 && stat(dir.parent_path().c_str(), &above) == 0 &&
+         own.st_dev != above.st_dev;
+}
+
+// The folder that a bundle written to `given` would replace or become.
+Status resolve_out(const std::string& given, fs::path* out) {
+  const auto refuse = [&](const std::string& why) { return Status::invalid(given + ": " + why); };
+  if (given.empty()) return Status::invalid("\"\" is empty; expected the path of a folder or of nothing");
+  std::error_code error;
+  if (fs::is_symlink(fs::symlink_status(given, error)) && !fs::exists(given, error)) {
+    return refuse("is a link that leads nowhere; expected a folder or nothing");
+  }
+  // A link to a bundle stays a link: what it points to is replaced.
+  fs::path dir = fs::weakly_canonical(fs::absolute(given), error);
+  if (error) return Status::io(given + ": " + error.message());
+  if (!dir.has_filename()) dir = dir.parent_path();
+  if (!dir.has_relative_path()) return refuse("is the root folder; expected a folder that may be replaced");
+  for (fs::path current = fs::current_path(error); !error; current = current.parent_path()) {
+    if (current == dir) {
+      return refuse("is or holds the current folder; expected a folder that may be replaced");
+    }
+    if (!current.has_relative_path()) break;
+  }
+  *out = dir;
+  if (!fs::exists(fs::symlink_status(dir, error))) {
+    fs::path above = dir.parent_path();
+    while (above.has_relative_path() && !fs::exists(fs::symlink_status(above, error)))
+      above = above.parent_path();
+    if (!fs::is_directory(above, error)) return refuse(above.string() + " is no folder");
+    if (access(above.c_str(), W_OK | X_OK) != 0) {
+      return Status::io(given + ": nothing can be created in " + above.string() + ": " + reason(errno));
+    }
+    return {};
+  }
+  if (!fs::is_directory(dir, error)) return refuse("is no folder; expected a folder or nothing");
+  if (is_mount_point(dir)) return refuse("is a mount point; expected a folder that may be replaced");
+  if (access(dir.parent_path().c_str(), W_OK | X_OK) != 0) {
+    return Status::io(given + ": cannot be replaced in " + dir.parent_path().string() + ": " + reason(errno));
+  }
+  if (fs::is_empty(dir, error)) return {};
+  std::set<std::string> known;
+  if (Status status = bundle_files(dir, &known); !status.ok()) {
+    return refuse(status.message() + "; only a bundle is replaced");
+  }
+  if (const std::string name = stranger(dir, known); !name.empty()) {
+    return refuse("has " + json::quote(name) + ", which belongs to no bundle; only a bundle is replaced");
+  }
+  return {};
 }
 
 // Puts `fresh` in the place of `dir`; `fresh` then is the old bundle or gone.
@@ -182,14 +323,37 @@ void diff_leaves(const std::string& where, const nlohmann::json& a, const nlohma
 
 }  // namespace
 
+Status check_out(const std::string& dir) {
+  fs::path ignored;
+  return resolve_out(dir, &ignored);
+}
+
 Status write_file(const std::string& path, std::string_view text) {
-  const std::string fresh = path + ".new";
-  if (Status status = write_plain(fresh, std::as_bytes(std::span(text.data(), text.size()))); !status.ok()) {
-    return status;
+  std::error_code error;
+  fs::path target = path;
+  if (fs::is_symlink(fs::symlink_status(path, error))) {
+    target = fs::canonical(path, error);
+    if (error) return Status::invalid(path + ": is a link that leads nowhere; expected a file or nothing");
   }
-  if (rename(fresh.c_str(), path.c_str()) != 0)
-    return Status::io(path + ": cannot be replaced: " + reason(errno));
-  return {};
+  const fs::file_status there = fs::status(target, error);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    return Status::invalid(path + ": is a " +
+                           (fs::is_directory(there) ? "folder" : "pipe, socket or device") +
+                           "; expected a regular file or nothing");
+  }
+  std::string fresh =
+      (target.parent_path() / ("." + target.filename().string() + kTemporary + "XXXXXX")).string();
+  const int fd = mkostemp(fresh.data(), O_CLOEXEC);
+  if (fd < 0) return Status::io(path + ": cannot be created: " + reason(errno));
+  const mode_t mask = umask(0);
+  umask(mask);
+  fchmod(fd, fs::exists(there) ? static_cast<mode_t>(there.permissions()) & 07777 : 0666 & ~mask);
+  Status status = write_all(fd, path, std::as_bytes(std::span(text.data(), text.size())));
+  if (status.ok() && rename(fresh.c_str(), target.c_str()) != 0) {
+    status = Status::io(path + ": cannot be replaced: " + reason(errno));
+  }
+  if (!status.ok()) unlink(fresh.c_str());
+  return status;
 }
 
 Status read_bundle(const std::string& dir, manifest::Manifest* out, std::string* text) {
@@ -205,11 +369,8 @@ Status write_bundle(const std::string& dir_in, const manifest::Manifest& manifes
                     const std::vector<std::vector<std::byte>>& images, bool* changed) {
   *changed = false;
   std::error_code error;
-  // A link to a bundle stays a link: what it points to is replaced.
-  fs::path dir = fs::weakly_canonical(fs::absolute(dir_in), error);
-  if (error) return Status::io(dir_in + ": " + error.message());
-  if (!dir.has_filename()) dir = dir.parent_path();
-  if (std::string why = not_replaceable(dir); !why.empty()) return Status::invalid(dir_in + ": " + why);
+  fs::path dir;
+  if (Status status = resolve_out(dir_in, &dir); !status.ok()) return status;
 
   const std::string text = manifest::write(manifest);
   // What is written must be readable by the strict reader.
@@ -218,10 +379,12 @@ Status write_bundle(const std::string& dir_in, const manifest::Manifest& manifes
   for (const manifest::Kernel& kernel : again.kernels) {
     if (!kernel.unknown.empty()) return Status::invalid(kernel.id + ": " + kernel.unknown);
   }
-  if (same_content(dir.string(), text, images, manifest)) return {};
-
   fs::create_directories(dir.parent_path(), error);
   if (error) return Status::io(dir.parent_path().string() + ": cannot be created: " + error.message());
+  FolderLock lock;
+  if (lock.take(dir.parent_path())) remove_left_behind(dir);
+  if (same_content(dir.string(), text, images, manifest)) return {};
+
   TemporaryFolder fresh;
   if (Status status = fresh.create(dir); !status.ok()) return status;
   fs::create_directory(fresh.path() + "/cubins", error);

@@ -16,10 +16,16 @@ namespace mla::generator {
 // The manifest of the bundle in folder `dir`, and its text if `text` is not null.
 Status read_bundle(const std::string& dir, manifest::Manifest* out, std::string* text = nullptr);
 
+// Whether write_bundle may put a bundle at `dir`: nothing may be there, or an empty folder, or a bundle
+// with nothing else in it (one of another format version, too), or a link to such a folder. Refuses
+// the root folder, the current one, one that holds it, and mount points. Writes nothing.
+Status check_out(const std::string& dir);
+
 // Writes a bundle so that `dir` holds either what it held before or the whole new bundle: into a
 // folder beside it, which then takes its place. `images` are the cubins, in the order of
-// manifest.kernels. A `dir` that exists must be empty or a bundle. *changed says whether anything
-// was written: a bundle of the same content is left alone.
+// manifest.kernels. A `dir` that check_out refuses is refused. *changed says whether anything was
+// written: a bundle of the same content is left alone. Folders beside `dir` that a killed process left
+// half way are removed.
 Status write_bundle(const std::string& dir, const manifest::Manifest& manifest,
                     const std::vector<std::vector<std::byte>>& images, bool* changed);
 
@@ -42,7 +48,9 @@ Status index_bundle(const std::string& dir, const IndexOptions& options, manifes
 // The differences between the texts of two manifests that were read, one line each; empty: none.
 std::vector<std::string> diff_manifests(std::string_view a, std::string_view b);
 
-// Writes a file in one piece (beside it, then renamed). Messages name the path.
+// Writes a file in one piece (beside it, then renamed). A link is followed. Refuses a path where
+// anything but a regular file or nothing is: a device would be replaced by a file. Messages name the
+// path.
 Status write_file(const std::string& path, std::string_view text);
 
 }  // namespace mla::generator

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mla-gen: the command line.
+#include <errno.h>
+#include <string.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "generator/build.h"
 #include "generator/bundle.h"
 #include "generator/schema.h"
 #include "manifest/fields.h"
+#include "manifest/text.h"
 #include "manifest/words.h"
 
 namespace mla::generator {
@@ -23,7 +28,8 @@ Exit status
   0  done; for verify: nothing is wrong; for diff: no difference
   1  a compilation failed, a cubin is not what was asked for, verify found
      something wrong, or diff found differences
-  2  an option, the matrix or a manifest is invalid, or a file or tool is missing
+  2  an option, the matrix, a manifest or a cubin is invalid, or a file or tool
+     is missing or cannot be read or written, stdout included
 
 Examples
   mla-gen build --matrix manifest/matrix.json --out build/bundle
@@ -143,11 +149,11 @@ int show(const std::string& dir, const std::string& id, bool json) {
 }
 
 int verify(const std::string& dir) {
+  manifest::Manifest manifest;
+  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
   const std::vector<std::string> problems = verify_bundle(dir);
   for (const std::string& problem : problems) fprintf(stderr, "mla-gen: error: %s\n", problem.c_str());
   if (!problems.empty()) return kExitFailed;
-  manifest::Manifest manifest;
-  if (Status status = read_bundle(dir, &manifest); !status.ok()) return refuse(status);
   printf("%s: %zu kernels, nothing wrong\n", dir.c_str(), manifest.kernels.size());
   return kExitDone;
 }
@@ -281,10 +287,21 @@ int run(int argc, char** argv) {
   schema_command->add_flag("--markdown", markdown,
                            "The table of a kernel's fields instead, as in docs/bundle.md");
 
+  std::string commands;
+  bool known = argc < 2 || argv[1][0] == '-';
+  for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
+    commands += (commands.empty() ? "" : ", ") + command->get_name();
+    known = known || command->get_name() == argv[1];
+  }
+  if (!known) {
+    return refuse(
+        Status::invalid("there is no command " + json::quote(argv[1]) + "; expected one of " + commands));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitDone : kExitRefused;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return refuse(Status::invalid(std::string(error.what()) + "; see mla-gen --help"));
   }
   if (build_command->parsed()) {
     switch (build(build_options)) {
@@ -311,10 +328,17 @@ int run(int argc, char** argv) {
 }  // namespace mla::generator
 
 int main(int argc, char** argv) {
+  int code = mla::generator::kExitRefused;
   try {
-    return mla::generator::run(argc, argv);
+    code = mla::generator::run(argc, argv);
   } catch (const std::exception& error) {
-    fprintf(stderr, "mla-gen: error: %s\n", error.what());
+    fprintf(stderr, "mla-gen: error: %s\n", mla::safe_text(error.what(), mla::Status::kMaxMessage).c_str());
+  }
+  // What was printed must have arrived; CLI11 prints help through iostreams.
+  errno = 0;
+  if (!std::cout.flush() || fflush(stdout) != 0 || ferror(stdout) != 0) {
+    fprintf(stderr, "mla-gen: error: stdout cannot be written: %s\n", strerror(errno != 0 ? errno : EIO));
     return mla::generator::kExitRefused;
   }
+  return code;
 }

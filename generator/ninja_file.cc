@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "generator/ninja_file.h"
 
+#include <sys/stat.h>
+
+#include <cstdio>
+
 #include "generator/process.h"
+#include "manifest/files.h"
 
 namespace mla::generator {
 
@@ -45,20 +50,27 @@ std::string sed_target(const std::string& path) {
   return escaped;
 }
 
+// A step keeps what the compiler said in a log and, once it is done, sizes and times of its files in
+// a record. What the compiler said goes to Ninja's output when the log cannot be written (a full disk).
+#define MLA_GIVE_UP \
+  R"({ printf '%s\n' "$$said" > $q.log || printf '%s\n' "$$said"; rm -f $q.record; : > $q.failed; exit 1; })"
 constexpr char kRules[] = R"(
 # The source comes through /dev/stdin: nvcc puts a hash of the source's absolute path into the names
 # of internal symbols, and this path is the same in every folder. In two steps, so that the PTX that
 # is kept is the one that the cubin was made from; a step that gives the same PTX again stops there.
 rule ptx
-  command = rm -f $q.failed; { printf '#include "%s"\n' $source | MLA_TOOLKIT=$toolkit $nvcc -x cu -ptx -gencode arch=$virtual,code=$virtual $flags -MD -MF $q.d -MT target -o $q.new /dev/stdin > $q.log 2>&1 && sed -i -e $depfile_edit $q.d && { if cmp -s $q.new $q; then rm $q.new; else mv $q.new $q; fi; }; } || { : > $q.failed; exit 1; }
+  command = rm -f $q.failed $q.record; said=$$( { printf '#include "%s"\n' $source | MLA_TOOLKIT=$toolkit $nvcc -x cu -ptx -gencode arch=$virtual,code=$virtual $flags -MD -MF $q.d -MT target -o $q.new /dev/stdin && sed -i -e $depfile_edit $q.d && { if cmp -s $q.new $q; then rm $q.new; else mv $q.new $q; fi; }; } 2>&1 ) && printf '%s\n' "$$said" > $q.log && $record $q $q.d $q.log > $q.record || )" MLA_GIVE_UP
+                          R"(
   depfile = $out.d
   description = ptx $id
   restat = 1
 
 rule cubin
-  command = rm -f $q.failed; MLA_TOOLKIT=$toolkit $nvcc -cubin -gencode arch=$virtual,code=$real $flags -Xptxas -v -o $q $ptx > $q.log 2>&1 || { rm -f $q; : > $q.failed; exit 1; }
+  command = rm -f $q.failed $q.record; said=$$( MLA_TOOLKIT=$toolkit $nvcc -cubin -gencode arch=$virtual,code=$real $flags -Xptxas -v -o $q $ptx 2>&1 ) && printf '%s\n' "$$said" > $q.log && $record $q $q.log > $q.record || { rm -f $q; )" MLA_GIVE_UP
+                          R"(; }
   description = cubin $id
 )";
+#undef MLA_GIVE_UP
 
 }  // namespace
 
@@ -81,10 +93,11 @@ std::vector<std::string> compile_flags(const Configuration& one) {
 }
 
 std::string ninja_text(const NinjaFile& file, const std::vector<Configuration>& configurations) {
-  std::string text = "# Written by mla-gen; changes are lost.\nninja_required_version = 1.8\n";
+  std::string text = std::string(kNinjaFileMark) + "; changes are lost.\nninja_required_version = 1.8\n";
   text += "builddir = " + ninja_value(file.build_dir) + "\n";
   text += "nvcc = " + ninja_value(shell_quote(file.nvcc)) + "\n";
   text += "toolkit = " + file.toolkit + "\n";
+  text += "record = stat -c '%s %.9Y'\n";
   text += kRules;
   for (const Configuration& one : configurations) {
     const std::string ptx = ptx_path(file, one);
@@ -112,6 +125,23 @@ std::string ninja_text(const NinjaFile& file, const std::vector<Configuration>& 
     variable("ptx", shell_quote(ptx));
   }
   return text;
+}
+
+bool is_intact(const std::string& output) {
+  std::vector<std::byte> bytes;
+  if (!files::read_file(output + ".record", 4096, &bytes).ok()) return false;
+  std::string now;
+  const bool is_ptx = output.ends_with(".ptx");
+  for (const char* suffix : {"", ".d", ".log"}) {
+    if (suffix == std::string_view(".d") && !is_ptx) continue;
+    struct stat info = {};
+    if (stat((output + suffix).c_str(), &info) != 0) return false;
+    char line[64];
+    snprintf(line, sizeof(line), "%lld %lld.%09ld\n", static_cast<long long>(info.st_size),
+             static_cast<long long>(info.st_mtim.tv_sec), info.st_mtim.tv_nsec);
+    now += line;
+  }
+  return now == std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 std::vector<std::string> parse_depfile(std::string_view text) {

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # What the scripts share; sourced, not run. Needs bash. Sets $root (the repository) and $build (the
-# build folder; the environment's MLA_BUILD_DIR, else build/), and changes into $root.
+# build folder; the environment's MLA_BUILD_DIR, relative to where the script was called, else
+# build/), and changes into $root.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${MLA_BUILD_DIR:-$root/build}
+case $build in
+  /*) ;;
+  *) build=$PWD/$build ;;
+esac
 cd "$root"
 
 step() { printf '\n== %s\n' "$*"; }
@@ -70,13 +75,19 @@ is_recent_nvcc() {
 
 # Puts an nvcc of CUDA 13.0 or later on PATH: the one that is there, else that of /usr/local/cuda,
 # else the compiler of PyPI (about 270 MB), installed into $build/cuda. MLA_NVCC_FROM_PYPI=1 asks for
-# the last.
+# the last at once, MLA_NVCC_FROM_PYPI=0 never.
 need_nvcc() {
   local from_pypi=${MLA_NVCC_FROM_PYPI:-}
-  if [ -z "$from_pypi" ] && is_recent_nvcc nvcc; then
+  case $from_pypi in
+    '' | 0 | 1) ;;
+    *) die "MLA_NVCC_FROM_PYPI is \"$from_pypi\"; expected 0 (never), 1 (always) or nothing (when there is none)" ;;
+  esac
+  if [ "$from_pypi" != 1 ] && is_recent_nvcc nvcc; then
     :
-  elif [ -z "$from_pypi" ] && is_recent_nvcc /usr/local/cuda/bin/nvcc; then
-    PATH=/usr/local/cuda/bin:$PATH
+  elif [ "$from_pypi" != 1 ] && is_recent_nvcc "${MLA_CUDA_DIR:-/usr/local/cuda}/bin/nvcc"; then
+    PATH=${MLA_CUDA_DIR:-/usr/local/cuda}/bin:$PATH
+  elif [ "$from_pypi" = 0 ]; then
+    die "there is no nvcc of CUDA 13.0 or later on PATH or in /usr/local/cuda, and MLA_NVCC_FROM_PYPI=0 forbids to install one"
   else
     local target=$build/cuda
     if ! is_recent_nvcc "$target/nvidia/cu13/bin/nvcc"; then
@@ -105,6 +116,15 @@ configure() {
   if [ ! -f "$build/build.ninja" ]; then
     cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
   fi
+}
+
+# Builds what users get with Clang too, without optimisation, in $build/clang: most of what one
+# compiler takes and the other does not shows in these. The preset `clang` builds everything.
+build_with_clang() {
+  if [ ! -f "$build/clang/build.ninja" ]; then
+    CC=clang CXX=clang++ cmake -S "$root" -B "$build/clang" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DBUILD_TESTING=OFF
+  fi
+  ninja -C "$build/clang"
 }
 
 # The number of GPUs that the real CUDA driver has; 0 without a driver.

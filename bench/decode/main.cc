@@ -15,6 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "manifest/files.h"
+#include "manifest/manifest.h"
 #include "tests/regression/decode_runner.h"
 #include "tests/regression/verify.h"
 
@@ -146,13 +148,20 @@ struct Work {
 Work work_of(const DecodeData& data) {
   double tokens = 0;
   for (const int32_t len : data.seq_lens) tokens += len;
-  const double rows = static_cast<double>(data.layout.rows(*data.c));
+  const double rows = static_cast<double>(data.layout.rows());
   Work work;
   work.flops =
       2.0 * data.layout.heads * data.c->query_len * tokens * (reference::kDepthK + reference::kDepthV);
   work.bytes = tokens * reference::kDepthK * data.layout.element_bytes +
                rows * (reference::kDepthK * data.layout.q_element_bytes + reference::kDepthV * 2.0);
   return work;
+}
+
+// How a kernel divides the work, which the reference follows.
+ScheduleRule rule_of(const cubin::Facts& facts) {
+  const auto i32 = [](uint32_t value) { return static_cast<int32_t>(value); };
+  return {i32(facts.rows), i32(facts.tile_tokens), i32(facts.item_overhead), i32(facts.min_share),
+          i32(facts.max_flat_merge)};
 }
 
 int run(const Options& options) {
@@ -178,6 +187,18 @@ int run(const Options& options) {
 
   mla_bundle* bundle = nullptr;
   MLA_API_CALL(api, mla_bundle_open, options.bundle.c_str(), nullptr, &bundle);
+
+  manifest::Manifest manifest;
+  if (options.check) {
+    const std::string path = options.bundle + "/manifest.json";
+    std::vector<std::byte> bytes;
+    Status status = files::read_file(path, manifest::kMaxManifestBytes, &bytes);
+    if (status.ok()) {
+      const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      status = manifest::parse(text, path, &manifest);
+    }
+    if (!status.ok()) throw std::runtime_error(status.message());
+  }
 
   const std::string preset = !options.preset.empty() ? options.preset
                              : shapes.empty()        ? (device.cc_major == 12 ? "sm120" : "h200")
@@ -263,6 +284,7 @@ int run(const Options& options) {
     Verdict verdict;
     if (options.check) {
       VerifyOptions verify_options;
+      verify_options.rule = rule_of(manifest.kernels.at(kernel.prepared.kernel_index).facts);
       verify_options.workers = launch_workers(kernel, c);
       verdict = verify(data, runner.fetch(), verify_options);
       wrong += !verdict.faults.empty();

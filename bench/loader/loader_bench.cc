@@ -104,12 +104,14 @@ void BM_select(benchmark::State& state) {
 }
 BENCHMARK(BM_select)->ArgName("heads")->Arg(16)->Arg(128)->Arg(-1);
 
-// The 500 kernels all for one target and all of them fit; the cheapest comes last.
+// The 500 kernels all for one target: row tiles from 1 to 125 with four costs each, all of which fit;
+// the cheapest comes last.
 void BM_select_one_target(benchmark::State& state) {
   TestBundle files;
   for (int i = 0; i < kKernels; ++i) {
-    files.add("kernel_" + std::to_string(i)).facts.tile_cost =
-        static_cast<uint32_t>(i + 1 < kKernels ? 2000 - i : 1);
+    mla::cubin::Facts& facts = files.add("kernel_" + std::to_string(i)).facts;
+    facts.rows = static_cast<uint32_t>(i / 4 + 1);
+    facts.tile_cost = i + 1 < kKernels ? static_cast<uint32_t>(20000 - i) : 1;
   }
   files.write();
   mla_bundle* bundle = nullptr;

@@ -366,9 +366,10 @@ MLA_API mla_status mla_workspace_bytes(const mla_bundle* bundle, const mla_works
 
 /* Makes a workspace ready for every kernel of the bundle: zeroes its counters and writes the mark
  * that kernels look for (asynchronous on `stream`, three memory sets; legal during capture). Needed
- * once per workspace. A launch with a workspace that was never initialised gives NaN for out and lse
- * wherever the kernel would use it. `workspace_bytes` is its size. Null `stream`: the legacy default
- * stream of the current context. Errors: INVALID_ARGUMENT, WORKSPACE, NO_DRIVER, DRIVER. Thread-safe. */
+ * once per workspace. A launch with a workspace that was never initialised gives NaN for out and lse.
+ * `workspace_bytes` is its size. Null `stream`: the legacy default stream of the current context.
+ * Errors: INVALID_ARGUMENT, WORKSPACE, NO_DRIVER, DRIVER, WRONG_DEVICE (null `stream`, and no context is
+ * current). Thread-safe. */
 MLA_API mla_status mla_workspace_init(const mla_bundle* bundle, uint64_t workspace, uint64_t workspace_bytes,
                                       void* stream);
 

@@ -313,7 +313,7 @@ mla_status mla_select_explain(const mla_bundle* bundle, const mla_problem* probl
     MLA_CHECK(mla::loader::read_struct("problem", problem, &known, &error_buffer));
     MLA_CHECK(mla::loader::check_problem(&known));
     MLA_CHECK(mla::loader::check_compute_capability(known));
-    mla::loader::copy_out(mla::loader::printable(bundle->selector.explain(known)), buffer, size, needed);
+    mla::loader::copy_out(bundle->selector.explain(known), buffer, size, needed);
     return {};
   });
 }

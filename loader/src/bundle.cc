@@ -15,6 +15,7 @@
 #include "kernels/common/mla_params.h"
 #include "loader/src/prepare.h"
 #include "manifest/cubin.h"
+#include "manifest/json.h"
 #include "manifest/sha256.h"
 
 mla_bundle::mla_bundle() = default;
@@ -188,8 +189,8 @@ Error open_bundle(const char* path, const mla_open_options& options, std::unique
                             "; allowed: 0, MLA_OPEN_SKIP_HASH (0x1)");
   }
   if (options.manifest_sha256 != nullptr && !is_hex_digest(options.manifest_sha256)) {
-    return invalid_argument("options.manifest_sha256 is \"", options.manifest_sha256,
-                            "\"; must be 64 hex digits, or null for any manifest");
+    return invalid_argument("options.manifest_sha256 is ", json::quote(options.manifest_sha256),
+                            "; must be 64 hex digits, or null for any manifest");
   }
   auto bundle = std::make_unique<mla_bundle>();
   std::string origin;

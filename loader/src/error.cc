@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "manifest/text.h"
+
 namespace mla::loader {
 namespace {
 
@@ -17,26 +19,6 @@ struct LastError {
 
 // A bundle of 500 kernels has about 150 KB of reasons.
 constexpr size_t kMaxMessageBytes = 1 << 20;
-
-// Bytes of the UTF-8 character that `text` begins with; 0: it begins with none.
-size_t character_bytes(std::string_view text) {
-  const auto byte = [text](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t bytes = first >= 0xc2 && first <= 0xdf   ? 2
-                       : first >= 0xe0 && first <= 0xef ? 3
-                       : first >= 0xf0 && first <= 0xf4 ? 4
-                                                        : 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Too long a form, surrogates, and past U+10FFFF.
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
-      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f)) {
-    return 0;
-  }
-  return bytes;
-}
 
 LastError& this_thread() {
   thread_local LastError last;
@@ -77,38 +59,11 @@ Error from_status(const Status& status) {
   return {MLA_ERROR_INTERNAL, status.message()};
 }
 
-std::string printable(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const size_t bytes = character_bytes(text.substr(i));
-    const unsigned char first = static_cast<unsigned char>(text[i]);
-    const bool control = (first < 0x20 && first != '\n') || first == 0x7f ||
-                         (bytes == 2 && first == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
-    if (bytes != 0 && !control) {
-      out.append(text.substr(i, bytes));
-      i += bytes;
-      continue;
-    }
-    for (size_t left = std::max<size_t>(bytes, 1); left > 0; --left, ++i) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\x%02X",
-                    static_cast<unsigned>(static_cast<unsigned char>(text[i])));
-      out.append(escaped);
-    }
-  }
-  return out;
-}
-
 mla_status set_last_error(const Error& error, ErrorBuffer buffer) noexcept {
   if (error.ok()) return MLA_SUCCESS;
   LastError& last = this_thread();
   try {
-    const std::string_view message = error.message();
-    last.message = printable(message.substr(0, kMaxMessageBytes));
-    if (message.size() > kMaxMessageBytes) {
-      last.message += text(" ... (", message.size() - kMaxMessageBytes, " bytes more)");
-    }
+    last.message = safe_text(error.message(), kMaxMessageBytes);
     last.text = last.message.c_str();
   } catch (...) {
     last.text = "out of host memory while an error message was written";

@@ -65,16 +65,13 @@ Error invalid_argument(const Parts&... parts) {
 // A failure of the manifest code as an error of the loader.
 Error from_status(const Status& status);
 
-// Text that is safe to print: invalid UTF-8 and control characters other than newline as "\\x1B".
-std::string printable(std::string_view text);
-
 // Where a caller wants the sentence besides.
 struct ErrorBuffer {
   char* text = nullptr;
   uint64_t size = 0;
 };
 
-// The calling thread's last error, copied to `buffer` too.
+// The calling thread's last error, safe to print (manifest/text.h), copied to `buffer` too.
 mla_status set_last_error(const Error& error, ErrorBuffer buffer = {}) noexcept;
 mla_status set_last_error(mla_status code, const char* static_message, ErrorBuffer buffer = {}) noexcept;
 const char* last_error() noexcept;

@@ -45,9 +45,10 @@ Error check_finite(const char* field, float value) {
 Error check_end(const char* field, uint64_t address, unsigned __int128 bytes) {
   constexpr unsigned __int128 kEnd = static_cast<unsigned __int128>(1) << 64;
   if (address == 0 || address + bytes <= kEnd) return {};
-  return invalid_argument("args.", field, " is ", Hex{address}, "; its ",
-                          bytes < kEnd ? text(static_cast<uint64_t>(bytes)) : text(static_cast<double>(bytes)),
-                          " bytes reach past the end of the address space");
+  return invalid_argument(
+      "args.", field, " is ", Hex{address}, "; its ",
+      bytes < kEnd ? text(static_cast<uint64_t>(bytes)) : text(static_cast<double>(bytes)),
+      " bytes reach past the end of the address space");
 }
 
 Error check_flags(const ParamsTarget& target, uint32_t flags, uint32_t known) {

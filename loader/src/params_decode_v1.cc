@@ -99,21 +99,6 @@ Error check_tokens(const ParamsTarget& target, const char* address_field, uint64
   return check_end(address_field, address, static_cast<unsigned __int128>(span) * rows.unit_bytes);
 }
 
-// Two factors whose product is small may have a third factor's company in which it is not: a kernel
-// that multiplies the key's scale in between stays in range when the two are about equal. The product
-// of the two is unchanged, bit by bit.
-void balance(float* a, float* b) {
-  int a_exponent = 0, b_exponent = 0;
-  std::frexp(*a, &a_exponent);
-  std::frexp(*b, &b_exponent);
-  constexpr int kFarOff = 60;
-  if (std::abs(a_exponent) < kFarOff && std::abs(b_exponent) < kFarOff) return;
-  if (*a == 0.0f || *b == 0.0f) return;
-  const int shift = (a_exponent - b_exponent) / 2;
-  *a = std::ldexp(*a, -shift);
-  *b = std::ldexp(*b, shift);
-}
-
 Error fill_scales(const mla_launch_args& args, DecodeParams* params) {
   MLA_CHECK(check_finite("softmax_scale", args.softmax_scale));
   if (args.softmax_scale == 0.0f) {
@@ -127,15 +112,11 @@ Error fill_scales(const mla_launch_args& args, DecodeParams* params) {
   params->softmax_scale = args.softmax_scale;
   params->q_scale = args.q_scale == 0.0f ? 1.0f : args.q_scale;
   params->kv_scale = args.kv_scale == 0.0f ? 1.0f : args.kv_scale;
-  if (args.q_scale_ptr != 0) {
-    params->q_scale = 1.0f;
-  } else {
-    balance(&params->softmax_scale, &params->q_scale);
-  }
   if (args.q_scale_ptr == 0 && args.kv_scale_ptr == 0) {
-    // Scores are multiplied by log2(e) besides.
+    // The kernel's product does not overflow on the way, but the whole must be a float, and scores are
+    // multiplied by log2(e) besides.
     constexpr double kLargest = FLT_MAX / 1.4426950408889634;
-    const double product = double{params->softmax_scale} * params->q_scale * params->kv_scale;
+    const double product = double{args.softmax_scale} * params->q_scale * params->kv_scale;
     if (std::abs(product) > kLargest) {
       return invalid_argument("args.softmax_scale * q_scale * kv_scale is ", product,
                               "; scores are float: its magnitude must be at most ", kLargest);

@@ -172,39 +172,55 @@ Selector::Selector(const std::vector<manifest::Kernel>& kernels, const std::vect
     const manifest::Kernel& y = kernels[b];
     return std::tie(y.facts.priority, x.id) < std::tie(x.facts.priority, y.id);
   });
-  std::vector<uint32_t> place(kernels.size());
-  for (uint32_t i = 0; i < order.size(); ++i) place[order[i]] = i;
+  std::vector<Entry> entries(kernels.size());
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    Entry& entry = entries[order[i]];
+    entry = make_entry(kernels[order[i]]);
+    entry.order = i;
+    entry.index = order[i];
+  }
+  const auto likeness = [](const manifest::Kernel& kernel, const Entry& entry) {
+    return std::tie(kernel.target.sm, kernel.target.suffix, entry.words, entry.dims, entry.features,
+                    entry.page_size_multiple, entry.page_size_max, entry.rows, entry.folds);
+  };
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    const manifest::Kernel& x = kernels[a];
-    const manifest::Kernel& y = kernels[b];
-    return std::tie(x.target.sm, x.target.suffix, x.facts.page_size_multiple, x.facts.rows, place[a]) <
-           std::tie(y.target.sm, y.target.suffix, y.facts.page_size_multiple, y.facts.rows, place[b]);
+    const auto x = likeness(kernels[a], entries[a]), y = likeness(kernels[b], entries[b]);
+    return x != y ? x < y
+                  : std::tie(entries[a].tile_cost, entries[a].order) <
+                        std::tie(entries[b].tile_cost, entries[b].order);
   });
   entries_.reserve(order.size());
   for (const uint32_t index : order) {
     const manifest::Kernel& kernel = kernels[index];
-    const cubin::Facts& f = kernel.facts;
     if (groups_.empty() || groups_.back().sm != kernel.target.sm ||
         groups_.back().suffix != kernel.target.suffix) {
       const uint32_t at = static_cast<uint32_t>(entries_.size());
       groups_.push_back({kernel.target.sm, kernel.target.suffix, at, at});
     }
-    Entry entry{};
-    entry.words = pack({f.kind, f.q_dtype, f.kv_dtype, f.partial_dtype, f.out_dtype, f.cache_layout, f.family,
-                        f.mma, f.arithmetic});
-    entry.dims = pack_dims(f.head_dim_k, f.head_dim_v);
-    entry.features = f.features;
-    // A kernel without pages serves the page size 0 that its problems have.
-    entry.page_size_multiple = std::max(f.page_size_multiple, 1u);
-    entry.page_size_max = f.page_size_max;
-    entry.rows = f.kind == kind::kDECODE ? f.rows : 1;
-    entry.tile_cost = f.tile_cost;
-    entry.folds = f.requires_bits & requirement::kROW_TILES;
-    entry.order = place[index];
-    entry.index = index;
-    entries_.push_back(entry);
+    entries_.push_back(entries[index]);
     groups_.back().end = static_cast<uint32_t>(entries_.size());
   }
+  for (size_t i = order.size(); i-- > 1;) {
+    if (likeness(kernels[order[i - 1]], entries_[i - 1]) == likeness(kernels[order[i]], entries_[i])) {
+      entries_[i - 1].alike = entries_[i].alike + 1;
+    }
+  }
+}
+
+Selector::Entry Selector::make_entry(const manifest::Kernel& kernel) {
+  const cubin::Facts& f = kernel.facts;
+  Entry entry{};
+  entry.words = pack({f.kind, f.q_dtype, f.kv_dtype, f.partial_dtype, f.out_dtype, f.cache_layout, f.family,
+                      f.mma, f.arithmetic});
+  entry.dims = pack_dims(f.head_dim_k, f.head_dim_v);
+  entry.features = f.features;
+  // A kernel without pages serves the page size 0 that its problems have.
+  entry.page_size_multiple = std::max(f.page_size_multiple, 1u);
+  entry.page_size_max = f.page_size_max;
+  entry.rows = f.kind == kind::kDECODE ? f.rows : 1;
+  entry.tile_cost = f.tile_cost;
+  entry.folds = f.requires_bits & requirement::kROW_TILES;
+  return entry;
 }
 
 Selector::Wanted Selector::wanted(const mla_problem& p) {
@@ -220,14 +236,10 @@ Selector::Wanted Selector::wanted(const mla_problem& p) {
           u(p.q_len)};
 }
 
-bool Selector::may_serve(const Entry& entry, const Wanted& w) {
+bool Selector::serves(const Entry& entry, const Wanted& w) {
   return ((entry.words ^ w.words) & w.mask) == 0 && entry.dims == w.dims &&
          (entry.features & w.features) == w.features && w.page_size <= entry.page_size_max &&
-         (entry.folds != 0 || entry.rows >= w.heads);
-}
-
-bool Selector::serves(const Entry& entry, const Wanted& w) {
-  return may_serve(entry, w) && w.page_size % entry.page_size_multiple == 0;
+         (entry.folds != 0 || entry.rows >= w.heads) && w.page_size % entry.page_size_multiple == 0;
 }
 
 uint64_t Selector::row_tiles(const Entry& entry, const Wanted& w) {
@@ -243,20 +255,10 @@ bool Selector::best(const mla_problem& problem, uint32_t* index) const {
     const int rank = target_rank(group.sm, group.suffix, problem.cc_major, problem.cc_minor);
     if (rank == kRunsNot || (best_entry != nullptr && rank >= best_rank)) continue;
     const Entry* best_here = nullptr;
-    const Entry* like = nullptr;  // the last one of which the two lines below are true
-    bool divides = false;
-    uint64_t tiles = 0;
-    for (uint32_t i = group.begin; i < group.end; ++i) {
+    for (uint32_t i = group.begin; i < group.end; i += 1 + entries_[i].alike) {
       const Entry& entry = entries_[i];
-      if (!may_serve(entry, w)) continue;
-      if (like == nullptr || like->page_size_multiple != entry.page_size_multiple ||
-          like->rows != entry.rows || like->folds != entry.folds) {
-        divides = w.page_size % entry.page_size_multiple == 0;
-        tiles = row_tiles(entry, w);
-        like = &entry;
-      }
-      if (!divides) continue;
-      const uint64_t cost = tiles * entry.tile_cost;
+      if (!serves(entry, w)) continue;
+      const uint64_t cost = row_tiles(entry, w) * entry.tile_cost;
       if (best_here != nullptr &&
           (cost > best_cost || (cost == best_cost && entry.order > best_here->order))) {
         continue;

@@ -54,11 +54,13 @@ class Selector {
     uint32_t rows;
     uint32_t tile_cost;
     uint32_t folds;  // rows are (query token, head) pairs, not heads alone
+    uint32_t alike;  // entries behind this one that differ in cost, priority and id alone
     uint32_t order;  // among all entries, by priority and id: the lower wins
     uint32_t index;
   };
-  // Kernels of one target: entries_[begin, end), those of one page size rule and row tile together, so
-  // that a scan divides once for all of them.
+  static Entry make_entry(const manifest::Kernel& kernel);
+  // Kernels of one target: entries_[begin, end). Those that differ in cost, priority and id alone lie
+  // together, the best first, so that a scan looks at one of them.
   struct Group {
     uint32_t sm;
     std::string suffix;
@@ -76,8 +78,6 @@ class Selector {
   };
   static Wanted wanted(const mla_problem& problem);
   static bool serves(const Entry& entry, const Wanted& wanted);
-  // All that `serves` asks but for the division of the page size.
-  static bool may_serve(const Entry& entry, const Wanted& wanted);
   static uint64_t row_tiles(const Entry& entry, const Wanted& wanted);
   std::string reasons_against(uint32_t index, const mla_problem& problem) const;
 

@@ -2,7 +2,9 @@
 //
 // `mla-gen` as people run it, over a small matrix of fixture kernels and the real nvcc.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -473,7 +476,6 @@ TEST_F(Build, OptionsAreChecked) {
           "none: cannot be run: No such file or directory; install the CUDA toolkit or give --nvcc");
   refused({"--ninja", root_ / "none"}, "install ninja-build or give --ninja");
   refused({"--jobs", "0"}, "--jobs");
-  refused({"--build-dir", root_ / "a$b"}, "a$b: has a character that nvcc or Ninja cannot handle in a path");
   refused({"--colour"}, "--colour");
   fs::remove(root_ / "src/kernels/fixture/fixture.cu");
   refused({}, "src/kernels/fixture/fixture.cu: there is no such file; the matrix names it as a source");
@@ -485,6 +487,207 @@ TEST_F(Build, OptionsAreChecked) {
   for (const char* word : {"build", "list", "show", "verify", "diff", "index", "Exit status", "Examples"}) {
     EXPECT_NE(help.output.find(word), std::string::npos) << word;
   }
+}
+
+// Everything about folders is known before the first compilation.
+TEST_F(Build, BadFoldersAreRefusedBeforeAnythingIsCompiled) {
+  const fs::path nvcc = root_ / "nvcc";
+  spill(nvcc, "#!/bin/sh\ntouch '" + (root_ / "called").string() + "'\nexec nvcc \"$@\"\n");
+  chmod(nvcc.c_str(), 0755);
+  const auto refused = [&](const std::string& out, const std::vector<std::string>& more,
+                           const std::string& message) {
+    std::vector<std::string> arguments = {"build",    "--matrix",    root_ / "src/matrix.json",
+                                          "--source", root_ / "src", "--nvcc",
+                                          nvcc,       "--out",       out};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, 2) << result.output;
+    EXPECT_EQ(result.output, "mla-gen: error: " + message + "\n");
+    EXPECT_FALSE(fs::exists(root_ / "called")) << "compiled before it was refused";
+  };
+  const std::string home = root_ / "home";
+  spill(home + "/manifest.json", "{}");
+  spill(home + "/cubins/mine", "mine");
+  refused(home, {},
+          "--out " + home +
+              ": manifest.json: (top level): \"format\" is missing; expected an object; only a bundle is "
+              "replaced");
+  EXPECT_EQ(slurp(home + "/cubins/mine"), "mine");
+  refused("", {}, "--out \"\" is empty; expected the path of a folder or of nothing");
+  refused("/", {}, "--out /: is the root folder; expected a folder that may be replaced");
+  refused(".", {}, "--out .: is or holds the current folder; expected a folder that may be replaced");
+  refused("/dev/null", {}, "--out /dev/null: is no folder; expected a folder or nothing");
+  fs::create_symlink(root_ / "nowhere", root_ / "dangling");
+  refused(root_ / "dangling", {},
+          "--out " + (root_ / "dangling").string() +
+              ": is a link that leads nowhere; expected a folder or nothing");
+  for (const char* name : {"a|b", "a\nb", "a'b", "a$b",
+                           "a\x7f"
+                           "b"}) {
+    const std::string out = root_ / name;
+    std::string shown = out + ".build";
+    if (name[1] == '\x7f') shown.replace(shown.find('\x7f'), 1, "\\u007f");
+    refused(out, {},
+            "--out: the folder of intermediate files " + shown +
+                ": has a character that nvcc or Ninja cannot handle in a path");
+  }
+  const std::string out = root_ / "bundle";
+  refused(out, {"--build-dir", out + "/build"},
+          "--build-dir " + out + "/build: lies in --out, which is replaced");
+  refused(out, {"--ptx-out", out + "/ptx"}, "--ptx-out " + out + "/ptx: lies in --out, which is replaced");
+  spill(root_ / "file", "mine");
+  refused(out, {"--ptx-out", root_ / "file"},
+          "--ptx-out " + (root_ / "file").string() + ": is no folder; expected a folder or nothing");
+  spill(root_ / "project/build.ninja", "rule mine\n");
+  refused(out, {"--build-dir", root_ / "project"},
+          "--build-dir " + (root_ / "project").string() +
+              ": has a build.ninja that mla-gen did not write; expected a folder of its own");
+  EXPECT_EQ(slurp(root_ / "project/build.ninja"), "rule mine\n");
+  EXPECT_FALSE(fs::exists(out));
+}
+
+TEST_F(Build, PathsMayHaveOddCharacters) {
+  const fs::path odd = root_ / "a b+c,d=e%f#g@h(i)[j]{k};l&m*n?o~p!q^\xc3\xb6";
+  const Result built = run({"build", "--matrix", root_ / "src/matrix.json", "--source", root_ / "src",
+                            "--filter", "r32", "--out", odd / "bundle"});
+  ASSERT_EQ(built.code, 0) << built.output;
+  EXPECT_EQ(run({"verify", odd / "bundle"}).code, 0);
+  spill(root_ / "src/kernels/fixture/part.cuh", slurp(root_ / "src/kernels/fixture/part.cuh") + "// more\n");
+  const Result again = run({"build", "--matrix", root_ / "src/matrix.json", "--source", root_ / "src",
+                            "--filter", "r32", "--out", odd / "bundle"});
+  EXPECT_EQ(count(again.output, "] ptx "), 1u) << again.output;
+}
+
+TEST_F(Build, DamagedIntermediatesAreMadeAgain) {
+  ASSERT_EQ(build({"--filter", "r32"}).code, 0);
+  const auto before = tree(root_ / "bundle");
+  const fs::path ptx = root_ / "bundle.build/ptx/cluster_r32_sm_120f.ptx";
+  const fs::path cubin = root_ / "bundle.build/cubins/cluster_r32_sm_120f.cubin";
+  const auto rebuilds = [&](const std::string& what, size_t ptx_steps) {
+    const Result again = build({"--filter", "r32"});
+    EXPECT_EQ(again.code, 0) << what << "\n" << again.output;
+    EXPECT_EQ(count(again.output, "] ptx "), ptx_steps) << what << "\n" << again.output;
+    EXPECT_EQ(tree(root_ / "bundle"), before) << what;
+    EXPECT_NE(build({"--filter", "r32"}).output.find("no work to do"), std::string::npos) << what;
+  };
+  fs::resize_file(cubin, fs::file_size(cubin) / 2);
+  rebuilds("truncated cubin", 0);
+  spill(cubin, std::string(fs::file_size(cubin), 'x'));
+  rebuilds("overwritten cubin", 0);
+  fs::remove(cubin);
+  rebuilds("deleted cubin", 0);
+  fs::remove(cubin.string() + ".log");
+  rebuilds("deleted log of the cubin", 0);
+  spill(cubin.string() + ".record", "");
+  rebuilds("emptied record", 0);
+  fs::resize_file(ptx, 0);
+  rebuilds("emptied PTX", 1);
+  fs::remove(ptx.string() + ".d");
+  rebuilds("deleted dependencies", 1);
+  fs::remove(ptx.string() + ".log");
+  rebuilds("deleted log of the PTX", 1);
+  fs::resize_file(root_ / "bundle.build/build.ninja", 0);
+  EXPECT_NE(build({"--filter", "r32"}).output.find("has a build.ninja that mla-gen did not write"),
+            std::string::npos);
+}
+
+TEST_F(Build, KillingItEndsTheCompilers) {
+  // A compiler that tells its process and then takes long.
+  const fs::path nvcc = root_ / "nvcc", pid_file = root_ / "pid";
+  spill(nvcc, "#!/bin/sh\n[ \"$1\" = --version ] && exec nvcc --version\necho $$ > '" + pid_file.string() +
+                  "'\nexec sleep 300\n");
+  chmod(nvcc.c_str(), 0755);
+  const std::string log = root_ / "log";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (freopen(log.c_str(), "w", stdout) == nullptr) _exit(1);
+    execl(MLA_GEN, "mla-gen", "build", "--matrix", (root_ / "src/matrix.json").c_str(), "--source",
+          (root_ / "src").c_str(), "--out", (root_ / "bundle").c_str(), "--nvcc", nvcc.c_str(), "--filter",
+          "r32", nullptr);
+    _exit(1);
+  }
+  const auto wait_for = [](const std::function<bool()>& done) {
+    for (int i = 0; i < 300 && !done(); ++i) usleep(100000);
+    return done();
+  };
+  const bool started = wait_for([&] {
+    std::error_code error;
+    return fs::file_size(pid_file, error) > 1 && !error;
+  });
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  ASSERT_TRUE(started);
+  const pid_t compiler = std::stoi(slurp(pid_file));
+  // Gone, or a zombie that nobody has asked about.
+  EXPECT_TRUE(wait_for([&] {
+    std::ifstream status("/proc/" + std::to_string(compiler) + "/stat");
+    std::string id, name, state;
+    return !(status >> id >> name >> state) || state == "Z";
+  })) << "the compiler runs on";
+  // And the next build does not wait for ever.
+  const Result next = build({"--filter", "r32"});
+  EXPECT_EQ(next.code, 0) << next.output;
+}
+
+TEST_F(Build, NothingIsLostOnAFullDisk) {
+  int code = 0;
+  std::string output;
+  const auto shell = [&](const std::string& command) {
+    ASSERT_TRUE(run_process({"sh", "-c", command}, "", &output, &code).ok());
+  };
+  const std::string list =
+      std::string(MLA_GEN) + " list --matrix '" + (root_ / "src/matrix.json").string() + "'";
+  shell(list + " > /dev/full");
+  EXPECT_EQ(code, 2);
+  EXPECT_EQ(output, "mla-gen: error: stdout cannot be written: No space left on device\n");
+  shell(std::string(MLA_GEN) + " --help > /dev/full");
+  EXPECT_EQ(code, 2);
+  EXPECT_EQ(output, "mla-gen: error: stdout cannot be written: No space left on device\n");
+
+  // A log that cannot be written: what the compiler said is shown all the same.
+  fs::create_directories(root_ / "bundle.build/ptx");
+  fs::create_symlink("/dev/full", root_ / "bundle.build/ptx/cluster_r32_sm_120f.ptx.log");
+  const Result good = build({"--filter", "r32"});
+  EXPECT_EQ(good.code, 1) << good.output;
+  EXPECT_NE(
+      good.output.find("cluster_r32_sm_120f: compilation failed:\n  no message of the compiler was kept; "),
+      std::string::npos)
+      << good.output;
+  EXPECT_NE(good.output.find(" bytes are free in " + (root_ / "bundle.build").string()), std::string::npos)
+      << good.output;
+  edit("kernels/fixture/part.cuh", "return x + 1.0f;", "return y;");
+  const Result bad = build({"--filter", "r32"});
+  EXPECT_EQ(bad.code, 1) << bad.output;
+  EXPECT_NE(bad.output.find("identifier \"y\" is undefined"), std::string::npos) << bad.output;
+}
+
+TEST_F(Build, ExitCodesAreThoseOfTheHelp) {
+  const auto check = [&](const std::vector<std::string>& arguments, int code, const std::string& message) {
+    const Result result = run(arguments);
+    EXPECT_EQ(result.code, code) << result.output;
+    EXPECT_NE(result.output.find(message), std::string::npos) << result.output;
+  };
+  check(
+      {"frobnicate"}, 2,
+      "mla-gen: error: there is no command \"frobnicate\"; expected one of build, list, show, verify, diff, "
+      "index, schema\n");
+  check({"list", "--colour"}, 2,
+        "mla-gen: error: The following argument was not expected: --colour; see mla-gen");
+  check({}, 2, "mla-gen: error: A subcommand is required; see mla-gen --help\n");
+  check({"--version"}, 0, "");
+  check({"verify", root_ / "none"}, 2, "none: cannot be opened: No such file or directory (errno 2)\n");
+  spill(root_ / "broken/manifest.json", "{}");
+  check({"verify", root_ / "broken"}, 2,
+        "manifest.json: (top level): \"format\" is missing; expected an object\n");
+  check({"show", root_ / "broken"}, 2, "\"format\" is missing");
+  ASSERT_EQ(build({"--filter", "r32"}).code, 0);
+  ASSERT_EQ(mkfifo((root_ / "pipe").c_str(), 0600), 0);
+  check({"index", root_ / "bundle", "--out", root_ / "pipe"}, 2,
+        "pipe: is a pipe, socket or device; expected a regular file or nothing\n");
+  EXPECT_TRUE(fs::is_fifo(root_ / "pipe"));
+  spill(root_ / "bundle/cubins/cluster_r32_sm_120f.cubin", "x");
+  check({"verify", root_ / "bundle"}, 1, "has 1 bytes; the manifest says ");
 }
 
 TEST_F(Build, ListShowsConfigurationsAndRefusals) {

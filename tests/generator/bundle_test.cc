@@ -2,6 +2,7 @@
 #include "generator/bundle.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -124,6 +125,92 @@ TEST_F(Bundle, OtherFoldersAreNotReplaced) {
   spill(dir_, "mine");
   EXPECT_FALSE(write());
   EXPECT_EQ(message_, dir_ + ": is no folder; expected a folder or nothing");
+}
+
+TEST_F(Bundle, AFolderThatOnlyLooksLikeABundleIsNotReplaced) {
+  const std::string home = root_ + "/home";
+  const auto error = [&] { return check_out(home).message(); };
+  fs::create_directories(home + "/cubins");
+  spill(home + "/manifest.json", "{\"app\": \"mine\"}");
+  spill(home + "/cubins/notes.cubin", "mine");
+  EXPECT_EQ(error(), home +
+                         ": manifest.json: (top level): \"format\" is missing; expected an object; only a "
+                         "bundle is replaced");
+  spill(home + "/manifest.json", "{\"format\": {\"name\": \"mla-matrix\"}, \"kernels\": []}");
+  EXPECT_EQ(error(), home +
+                         ": manifest.json: /format/name: got \"mla-matrix\"; expected \"mla-bundle\"; only a "
+                         "bundle is replaced");
+  spill(home + "/manifest.json", "{\"format\": {\"name\": \"mla-bundle\"}, \"kernels\": []}");
+  EXPECT_EQ(error(), home + ": has \"cubins\", which belongs to no bundle; only a bundle is replaced");
+  spill(home + "/manifest.json",
+        "{\"format\": {\"name\": \"mla-bundle\"}, \"kernels\": [{\"file\": \"cubins/a.cubin\"}]}");
+  EXPECT_EQ(error(),
+            home + ": has \"cubins/notes.cubin\", which belongs to no bundle; only a bundle is replaced");
+  // A bundle of another format version is one all the same.
+  fs::rename(home + "/cubins/notes.cubin", home + "/cubins/a.cubin");
+  EXPECT_EQ(error(), "");
+  fs::create_directories(home + "/cubins/b");
+  EXPECT_EQ(error(), home + ": has \"cubins/b\", which belongs to no bundle; only a bundle is replaced");
+  EXPECT_EQ(slurp(home + "/cubins/a.cubin"), "mine");
+}
+
+TEST_F(Bundle, PlacesThatMustNotBeReplaced) {
+  const auto error = [](const std::string& dir) { return check_out(dir).message(); };
+  EXPECT_EQ(error(""), "\"\" is empty; expected the path of a folder or of nothing");
+  EXPECT_EQ(error("/"), "/: is the root folder; expected a folder that may be replaced");
+  EXPECT_EQ(error("."), ".: is or holds the current folder; expected a folder that may be replaced");
+  EXPECT_EQ(error(".."), "..: is or holds the current folder; expected a folder that may be replaced");
+  EXPECT_EQ(error("/proc"), "/proc: is a mount point; expected a folder that may be replaced");
+  EXPECT_EQ(error("/dev/null"), "/dev/null: is no folder; expected a folder or nothing");
+  EXPECT_EQ(error("/dev/null/x/y"), "/dev/null/x/y: /dev/null is no folder");
+  const std::string link = root_ + "/link";
+  fs::create_directory_symlink(root_ + "/nowhere", link);
+  EXPECT_EQ(error(link), link + ": is a link that leads nowhere; expected a folder or nothing");
+  EXPECT_EQ(error(root_ + "/new/er"), "");
+  EXPECT_EQ(error(dir_), "");
+  EXPECT_EQ(error(dir_ + "/"), "");
+  EXPECT_FALSE(fs::exists(root_ + "/new"));
+}
+
+TEST_F(Bundle, WhatAKilledProcessLeftIsRemoved) {
+  for (const char* name : {"/.bundle.mla-gen-abcdef", "/.bundle.mla-gen-ABC012"}) {
+    fs::create_directories(root_ + name + "/cubins");
+    spill(root_ + name + "/cubins/half.cubin", "half");
+  }
+  spill(root_ + "/.bundle.mla-gen-abcdef/manifest.json", "{}");
+  // Of other names, or with something else in them.
+  const std::string others[] = {"/.bundle.mla-gen-zzzzzz", "/.bundle.mla-gen-abcdefg",
+                                "/.other.mla-gen-abcdef"};
+  for (const std::string& name : others) {
+    fs::create_directories(root_ + name);
+    spill(root_ + name + "/notes.txt", "mine");
+  }
+  ASSERT_TRUE(write()) << message_;
+  EXPECT_FALSE(fs::exists(root_ + "/.bundle.mla-gen-abcdef"));
+  EXPECT_FALSE(fs::exists(root_ + "/.bundle.mla-gen-ABC012"));
+  for (const std::string& name : others) EXPECT_EQ(slurp(root_ + name + "/notes.txt"), "mine");
+}
+
+TEST_F(Bundle, AFileIsWrittenOnlyWhereAFileIsOrNothing) {
+  const std::string path = root_ + "/file";
+  ASSERT_TRUE(write_file(path, "one").ok());
+  fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  ASSERT_TRUE(write_file(path, "two").ok());
+  EXPECT_EQ(slurp(path), "two");
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink(path, root_ + "/link");
+  ASSERT_TRUE(write_file(root_ + "/link", "three").ok());
+  EXPECT_TRUE(fs::is_symlink(root_ + "/link"));
+  EXPECT_EQ(slurp(path), "three");
+  fs::create_symlink(root_ + "/nowhere", root_ + "/dangling");
+  EXPECT_EQ(write_file(root_ + "/dangling", "x").message(),
+            root_ + "/dangling: is a link that leads nowhere; expected a file or nothing");
+  ASSERT_EQ(mkfifo((root_ + "/pipe").c_str(), 0600), 0);
+  EXPECT_EQ(write_file(root_ + "/pipe", "x").message(),
+            root_ + "/pipe: is a pipe, socket or device; expected a regular file or nothing");
+  EXPECT_TRUE(fs::is_fifo(root_ + "/pipe"));
+  EXPECT_EQ(write_file(root_, "x").message(), root_ + ": is a folder; expected a regular file or nothing");
+  EXPECT_EQ(entries(root_), 5u) << "a temporary file was left";
 }
 
 TEST_F(Bundle, NothingIsWrittenThatTheReaderRefuses) {

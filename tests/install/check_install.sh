@@ -49,8 +49,8 @@ libdir=$(dirname "$(find "$scratch/first" -name libmla_loader.so)")
 (cd "$scratch/first" && find . -path '*/mla_bundle' -prune -o ! -type d -print | sort)
 use "$scratch/first" "$scratch/work"
 
-# A later version is not satisfied by this one, nor is another major.
-for wanted in 0.2 1.0; do
+# A later version is not satisfied by this one, nor is another major, nor, before 1.0, an earlier minor.
+for wanted in 0.0 0.2 1.0; do
   if cmake -S "$sources" -B "$scratch/later" -DCMAKE_PREFIX_PATH="$scratch/first" -DWANTED_VERSION=$wanted \
     >"$scratch/later.log" 2>&1; then
     die "find_package(mla_loader $wanted) was satisfied"

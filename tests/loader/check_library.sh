@@ -26,6 +26,17 @@ soname=$(sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p' "$scratch/dynamic")
 grep -qE 'RPATH|RUNPATH' "$scratch/dynamic" && fail "has an RPATH"
 grep -qE 'TEXTREL' "$scratch/dynamic" && fail "has text relocations"
 
+# Hardening: read-only relocations, bound at load; a stack that cannot be executed; canaries and checked
+# memory functions. And dlclose leaves it in the process: threads hold its last error.
+readelf -lW "$library" >"$scratch/segments"
+grep -q GNU_RELRO "$scratch/segments" || fail "has no RELRO"
+grep -qE '\((FLAGS|FLAGS_1)\).*(BIND_NOW|NOW)' "$scratch/dynamic" || fail "is not bound at load"
+grep -qE 'GNU_STACK.* RWE ' "$scratch/segments" && fail "has an executable stack"
+grep -qE '\(FLAGS_1\).*NODELETE' "$scratch/dynamic" || fail "can be unloaded"
+nm -D --undefined-only "$library" >"$scratch/undefined"
+grep -q ' __stack_chk_fail' "$scratch/undefined" || fail "has no stack protector"
+grep -qE ' __[a-z]+_chk(@|$)' "$scratch/undefined" || fail "has no fortified function"
+
 strip -o "$scratch/stripped" "$library"
 size=$(stat -c %s "$scratch/stripped")
 [ "$size" -le 2097152 ] || fail "has $size bytes stripped, at most 2097152"

@@ -64,6 +64,41 @@ class DriverBinding : public ::testing::Test {
 
 TEST_F(DriverBinding, Works) { EXPECT_EQ(with({}), "MLA_SUCCESS"); }
 
+// A child made by fork cannot use the parent's driver; the real one answers 3 to every call.
+TEST_F(DriverBinding, ForkAfterTheBinding) {
+  const std::string forked =
+      "this process was made by fork() from one that used CUDA, and cannot use it: start it anew (exec; in "
+      "Python the start method \"spawn\"), or fork before the first call that needs the driver";
+  const std::string texts = in_child([&] {
+    setenv("FAKE_CUDA_DEVICE", "12.0", 1);
+    const Bundle bundle = open_bundle(files_);
+    const mla_problem problem = any_problem();
+    mla_kernel* kernel = nullptr;
+    const mla_status prepared = mla_prepare(bundle.get(), &problem, nullptr, &kernel);
+    return std::string(mla_status_name(prepared)) + "\n" + in_child([&] {
+             mla_kernel* again = nullptr;
+             std::string text = mla_status_name(mla_prepare(bundle.get(), &problem, nullptr, &again));
+             text += std::string(": ") + mla_last_error() + "\n";
+             uint64_t bytes = 0;
+             text += mla_status_name(mla_workspace_bytes(bundle.get(), nullptr, &bytes));
+             text += std::string(": ") + mla_last_error() + "\n";
+             mla_launch_args args = MLA_LAUNCH_ARGS_INIT;
+             args.q = args.kv = args.page_table = args.seq_lens = args.out = 4096;
+             args.workspace = 8192;
+             args.workspace_bytes = uint64_t{1} << 40;
+             args.pages = args.batch = args.max_pages_per_seq = 1;
+             args.heads = 128;
+             args.page_size = 64;
+             args.softmax_scale = 1.0f;
+             fake_fail("cuStreamGetCtx", 1, 3);
+             text += mla_status_name(mla_launch(kernel, &args, nullptr));
+             return text + ": " + mla_last_error() + "\n";
+           });
+  });
+  EXPECT_EQ(texts, "MLA_SUCCESS\nMLA_ERROR_DRIVER: " + forked + "\nMLA_ERROR_DRIVER: " + forked +
+                       "\nMLA_ERROR_DRIVER: cuStreamGetCtx failed: 3: " + forked + "\n");
+}
+
 TEST_F(DriverBinding, OpenAndSelectNeedNone) {
   EXPECT_EQ(in_child([&] {
               setenv("MLA_CUDA_DRIVER_PATH", "/no/libcuda.so.1", 1);

@@ -25,7 +25,7 @@ int mla_header_client(void) {
   mla_workspace_query workspace = MLA_WORKSPACE_QUERY_INIT;
   mla_launch_args launch = MLA_LAUNCH_ARGS_INIT;
   mla_merge_args merge = MLA_MERGE_ARGS_INIT;
-  return (int)(open.flags + bundle.format_minor + kernel.sm + problem.features + prepare.flags + launch.flags +
-               workspace.flags + merge.flags) +
+  return (int)(open.flags + bundle.format_minor + kernel.sm + problem.features + prepare.flags +
+               launch.flags + workspace.flags + merge.flags) +
          prepared.device + MLA_SUCCESS + MLA_ERROR_INTERNAL + MLA_VERSION;
 }

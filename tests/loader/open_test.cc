@@ -194,6 +194,60 @@ TEST_F(OpenTest, PinnedManifest) {
                "options.manifest_sha256 is \"abc\"; must be 64 hex digits, or null for any manifest");
 }
 
+TEST_F(OpenTest, ErrorBuffer) {
+  char buffer[32] = "#";
+  mla_open_options options = MLA_OPEN_OPTIONS_INIT;
+  options.error = buffer;
+  options.error_size = sizeof buffer;
+  mla_bundle* bundle = nullptr;
+  EXPECT_EQ(mla_bundle_open("/no/such/folder", &options, &bundle), MLA_ERROR_IO);
+  EXPECT_STREQ(buffer, "/no/such/folder: cannot be open");
+}
+
+// Errors are printed as they are: no byte of a name may speak to the terminal or end a character.
+TEST_F(OpenTest, ErrorsAreSafeToPrint) {
+  EXPECT_ERROR(
+      try_open("/no/\x1b[31m\x7f\xc2\x9b\xff\xc3/\u00e4\n"), MLA_ERROR_IO,
+      "/no/\\u001b[31m\\u007f\\u009b\\xff\\xc3/\u00e4\n: cannot be opened: No such file or directory (errno "
+      "2)");
+  // Cut at a character, whatever the size.
+  for (uint64_t size = 1; size < 12; ++size) {
+    char buffer[16];
+    mla_open_options options = MLA_OPEN_OPTIONS_INIT;
+    options.error = buffer;
+    options.error_size = size;
+    mla_bundle* bundle = nullptr;
+    EXPECT_EQ(mla_bundle_open("/\u00e4\u20ac\U0001f600", &options, &bundle), MLA_ERROR_IO);
+    const std::string whole = "/\u00e4\u20ac\U0001f600:", got = buffer;
+    EXPECT_EQ(whole.substr(0, got.size()), got);
+    const size_t ends[] = {0, 1, 3, 6, 10, 11};
+    EXPECT_TRUE(std::find(std::begin(ends), std::end(ends), got.size()) != std::end(ends)) << size;
+  }
+  const std::string endless(100000, 'a');
+  EXPECT_ERROR(try_open(files_.path(), 0, endless.c_str()), MLA_ERROR_INVALID_ARGUMENT,
+               "options.manifest_sha256 is \"" + std::string(80, 'a') +
+                   "...\"; must be 64 hex digits, or null for any manifest");
+}
+
+TEST_F(OpenTest, ClosedTwice) {
+  mla_bundle* bundle = nullptr;
+  ASSERT_OK(mla_bundle_open(files_.path().c_str(), nullptr, &bundle));
+  ASSERT_OK(mla_bundle_close(bundle));
+  EXPECT_ERROR(mla_bundle_close(bundle), MLA_ERROR_INVALID_ARGUMENT,
+               "bundle is not an open bundle (was it closed already?)");
+  // Memory that never was one.
+  uint64_t garbage[16] = {};
+  EXPECT_ERROR(mla_bundle_close(reinterpret_cast<mla_bundle*>(garbage)), MLA_ERROR_INVALID_ARGUMENT,
+               "bundle is not an open bundle (was it closed already?)");
+  const mla_problem problem = problem_for(12, 0);
+  uint32_t index = 0;
+  EXPECT_ERROR(mla_select(reinterpret_cast<mla_bundle*>(garbage), &problem, &index),
+               MLA_ERROR_INVALID_ARGUMENT, "bundle is not an open bundle (was it closed?)");
+  mla_prepared_info info = MLA_PREPARED_INFO_INIT;
+  EXPECT_ERROR(mla_kernel_get_info(reinterpret_cast<mla_kernel*>(garbage), &info), MLA_ERROR_INVALID_ARGUMENT,
+               "kernel is not a prepared kernel (was its bundle closed?)");
+}
+
 TEST_F(OpenTest, UnknownFlag) {
   EXPECT_ERROR(try_open(files_.path(), 6), MLA_ERROR_INVALID_ARGUMENT,
                "options.flags is 0x6; allowed: 0, MLA_OPEN_SKIP_HASH (0x1)");

@@ -2,6 +2,7 @@
 //
 // Preparation: once, on every device, in every context, from every thread, and after every failure
 // of the driver.
+#include <filesystem>
 #include <set>
 #include <thread>
 
@@ -284,6 +285,62 @@ TEST_F(PrepareTest, FileIsCheckedAgain) {
   }
 }
 
+// The folder that was opened is gone and another lies in its place: an identical copy serves, another
+// bundle is named as what it is.
+TEST_F(PrepareTest, FolderThatWasReplaced) {
+  const std::string path = files_.path(), aside = path + "_aside";
+  const auto replace = [&](const std::filesystem::path& by) {
+    std::filesystem::rename(path, aside);
+    std::filesystem::copy(by, path, std::filesystem::copy_options::recursive);
+    std::filesystem::remove_all(aside);
+  };
+  const std::string copy = path + "_copy";
+  std::filesystem::copy(path, copy, std::filesystem::copy_options::recursive);
+  replace(copy);
+  std::filesystem::remove_all(copy);
+  EXPECT_OK(prepare(&kernel_));
+
+  bundle_ = open_bundle(files_);
+  const std::string opened = sha256_hex(read_text(files_.file("manifest.json")));
+  TestBundle other;
+  other.add("other");
+  other.write();
+  replace(other.path());
+  const std::string now = sha256_hex(read_text(files_.file("manifest.json")));
+  mla_kernel* kernel = nullptr;
+  EXPECT_ERROR(prepare(&kernel), MLA_ERROR_INVALID_BUNDLE,
+               files_.file("manifest.json") + ": has sha256 " + now + ", and " + opened +
+                   " when the bundle was opened: it was replaced by another bundle since; open it again");
+  std::filesystem::remove_all(path);
+  EXPECT_ERROR(prepare(&kernel), MLA_ERROR_IO,
+               cubin() + ": cannot be opened: No such file or directory (errno 2)");
+}
+
+TEST_F(PrepareTest, ErrorBuffer) {
+  char buffer[128] = "#";
+  mla_problem problem = any_problem();
+  mla_prepare_options options = MLA_PREPARE_OPTIONS_INIT;
+  options.error = buffer;
+  options.error_size = sizeof buffer;
+  problem.heads = 200;
+  EXPECT_EQ(mla_prepare(bundle_.get(), &problem, &options, &kernel_), MLA_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(buffer, "problem.heads is 200; allowed: 1 ... 128");
+  EXPECT_EQ(mla_prepare_index(bundle_.get(), 7, &options, &kernel_), MLA_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(buffer, "index is 7; the bundle has 1 kernels");
+  // Without options that of the problem serves.
+  char of_problem[128] = "#";
+  problem.error = of_problem;
+  problem.error_size = sizeof of_problem;
+  EXPECT_EQ(mla_prepare(bundle_.get(), &problem, nullptr, &kernel_), MLA_ERROR_INVALID_ARGUMENT);
+  EXPECT_STREQ(of_problem, "problem.heads is 200; allowed: 1 ... 128");
+  uint32_t index = 0;
+  problem = problem_for(8, 0);
+  problem.error = of_problem;
+  problem.error_size = sizeof of_problem;
+  EXPECT_EQ(mla_select(bundle_.get(), &problem, &index), MLA_ERROR_NO_KERNEL);
+  EXPECT_EQ(std::string(of_problem), std::string(mla_last_error()).substr(0, sizeof of_problem - 1));
+}
+
 // ---- failures of the driver --------------------------------------------------------------------
 
 struct Failure {
@@ -491,7 +548,8 @@ TEST_F(PrepareTest, CaptureBeforePrepare) {
                "a kernel cannot be loaded while a stream is captured (cuLibraryLoadData failed: 900 "
                "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED): call mla_prepare before the capture begins");
   EXPECT_EQ(kernel_, nullptr);
-  // One that cannot be seen is not disturbed: the load is made in the relaxed mode.
+  // One on a non-blocking stream, this thread's own too, cannot be seen and is not disturbed: the load is
+  // made in the relaxed mode, as the header says.
   fake_set_capture(kFakeCaptureHidden);
   EXPECT_OK(prepare(&kernel_));
 }

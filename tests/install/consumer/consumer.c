@@ -10,6 +10,7 @@ int main(void) {
   uint32_t index = 0;
   if (mla_version() != MLA_VERSION) return 2;
   problem.cc_major = 12;
+  problem.heads = 128;
   if (mla_bundle_open(0, 0, &bundle) != MLA_SUCCESS || mla_select(bundle, &problem, &index) != MLA_SUCCESS ||
       mla_bundle_get_kernel(bundle, index, &info) != MLA_SUCCESS) {
     printf("error: %s\n", mla_last_error());
