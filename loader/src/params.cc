@@ -4,6 +4,12 @@
 #include <cmath>
 
 namespace mla::loader {
+
+// params_decode_v1.cc, params_merge_v1.cc
+Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& args, void* params);
+Error encode_decode_v1(const ParamsTarget& target, void* params);
+Error fill_merge_v1(const ParamsTarget& target, const mla_merge_args& args, void* params);
+
 namespace {
 
 constexpr ParamsFunction kFunctions[] = {

@@ -58,10 +58,6 @@ struct alignas(128) ParamsBuffer {
   unsigned char bytes[kMaxParamsBytes];
 };
 
-Error fill_decode_v1(const ParamsTarget& target, const mla_launch_args& args, void* params);
-Error encode_decode_v1(const ParamsTarget& target, void* params);
-Error fill_merge_v1(const ParamsTarget& target, const mla_merge_args& args, void* params);
-
 // ---- checks that the functions share; `field` is the argument's name -----------------------------
 
 inline constexpr int64_t kMaxStride = int64_t{1} << 40;  // bytes, exclusive: of a tensor map

@@ -512,6 +512,9 @@ TEST(EnvironmentDeathTest, WrongValues) {
               "mla-emu: MLA_EMU_SEED: \"x\" is not a number");
   EXPECT_EXIT(initialise_with("MLA_EMU_CHECKS", "-races"), ExitedWithCode(CUDA_ERROR_INVALID_VALUE),
               "MLA_EMU_CHECKS: \"-races\" is not known");
+  EXPECT_EXIT(initialise_with("MLA_EMU_MMA_ACCUMULATOR", "wide"), ExitedWithCode(CUDA_ERROR_INVALID_VALUE),
+              "MLA_EMU_MMA_ACCUMULATOR: \"wide\" is neither exact nor narrow");
+  EXPECT_EXIT(initialise_with("MLA_EMU_MMA_ACCUMULATOR", "narrow"), ExitedWithCode(CUDA_SUCCESS), "");
   EXPECT_EXIT(initialise_with("MLA_EMU_CHECKS", "none,+unwritten"), ExitedWithCode(CUDA_SUCCESS), "");
 }
 

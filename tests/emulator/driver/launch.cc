@@ -234,6 +234,7 @@ CUresult KernelLaunch::run(Context& context) {
   config.max_warp_instructions = s.max_warp_instructions;
   if (s.max_idle_instructions) config.max_idle_instructions = *s.max_idle_instructions;
   config.checks = s.checks;
+  config.mma_accumulator = s.mma_accumulator;
   config.profile = s.profile;
 
   const Report result = launch(module.module, function->name, config, params, *context.device->memory);

@@ -2,6 +2,7 @@
 //
 // Images, libraries, modules, kernels and functions.
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -106,11 +107,18 @@ CUresult load_cubin(const void* code, uint64_t bytes, std::shared_ptr<Image>* ou
 
 // The PTX version that a text asks for, as 10 * major + minor; 0 if it says none.
 uint32_t version_of(const std::string& text) {
-  unsigned major = 0, minor = 0;
-  const size_t at = text.find(".version");
-  if (at == std::string::npos || std::sscanf(text.c_str() + at, ".version %u.%u", &major, &minor) != 2)
-    return 0;
-  return 10 * major + minor;
+  size_t at = text.find(".version");
+  if (at == std::string::npos) return 0;
+  at = text.find_first_not_of(" \t\r\n", at + std::strlen(".version"));
+  if (at == std::string::npos) return 0;
+  const char* const end = text.data() + text.size();
+  uint16_t major = 0, minor = 0;
+  auto result = std::from_chars(text.data() + at, end, major);
+  if (result.ec != std::errc() || result.ptr == end || *result.ptr != '.') return 0;
+  result = std::from_chars(result.ptr + 1, end, minor);
+  if (result.ec == std::errc::invalid_argument) return 0;
+  if (result.ec != std::errc() || minor > 9) return 10 * major;  // the parser says what is wrong with it
+  return 10u * major + minor;
 }
 
 CUresult load_ptx(const char* text, std::shared_ptr<Image>* out) {

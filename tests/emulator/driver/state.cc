@@ -80,6 +80,13 @@ std::string read_options(State* s) {
       checks && !parse_checks(checks, &s->checks, &error)) {
     return error;
   }
+  if (const char* accumulator = std::getenv("MLA_EMU_MMA_ACCUMULATOR")) {
+    const std::string_view word = accumulator;
+    if (word != "exact" && word != "narrow") {
+      return "MLA_EMU_MMA_ACCUMULATOR: \"" + std::string(word) + "\" is neither exact nor narrow";
+    }
+    s->mma_accumulator = word == "narrow" ? MmaAccumulator::kNarrow : MmaAccumulator::kExact;
+  }
   s->verbose = option_flag("MLA_EMU_VERBOSE");
   s->profile = option_flag("MLA_EMU_PROFILE");
   if (const char* path = std::getenv("MLA_EMU_PTX_PATH")) {

@@ -205,6 +205,7 @@ struct State {
   // Options of the environment, read at cuInit.
   std::vector<std::string> ptx_path;
   Checks checks;
+  MmaAccumulator mma_accumulator = MmaAccumulator::kExact;
   uint64_t next_seed = 1;
   uint64_t max_warp_instructions = 0;
   std::optional<uint64_t> max_idle_instructions;

@@ -53,6 +53,15 @@ uint32_t bits_of(T t);
 const char* type_name(T t);
 bool is_signed(T t);
 bool is_float(T t);
+bool is_integer(T t);
+T find_type_named(std::string_view name);  // kNone if there is none
+
+uint32_t bits_of_class(RegClass cls);
+// Bytes in the register file, for 32 lanes.
+uint32_t slot_bytes(uint32_t bits);
+
+// Opd::constant before placement: the offset is final already.
+inline constexpr uint8_t kFixedPlace = 2;
 
 struct Unsupported {
   std::string message;
@@ -68,6 +77,9 @@ class Decoder {
   const Statement& s;
   Instr in;
   std::vector<uint32_t> defs, uses;
+  std::string label;                // where the instruction branches to, if it does
+  std::vector<std::string> labels;  // brx
+  Handler after = nullptr;          // executed behind the instruction, with its Instr::p: results of a call
 
   [[noreturn]] void fail(std::string message) const { throw Unsupported{std::move(message)}; }
   const std::string& name() const { return s.op[0]; }
@@ -117,21 +129,13 @@ class Decoder {
   uint64_t symbol_address(const Symbol& symbol, bool generic) const;
 
  private:
+  void check_special(const std::string& text) const;
+
   Program& program_;
   const Function& function_;
   uint32_t frame_base_;
   std::vector<bool> used_;
 };
-
-// Each returns false when it does not know the instruction's name.
-bool decode_arithmetic(Decoder& d);
-bool decode_convert(Decoder& d);
-bool decode_float(Decoder& d);
-bool decode_memory(Decoder& d);
-bool decode_barrier(Decoder& d);
-bool decode_async(Decoder& d);
-bool decode_matrix(Decoder& d);
-bool decode_warp(Decoder& d);
 
 // ---------------------------------------------------------------- lanes
 

@@ -167,6 +167,12 @@ struct Checks {
   bool global_races = true;  // plain global accesses of different warps without release/acquire
 };
 
+// What mma.sync keeps of a sum of e4m3 and e5m2 products in float32. wgmma always has the narrow one.
+enum class MmaAccumulator {
+  kExact,   // float32, one product after the other
+  kNarrow,  // of Hopper's wgmma: 13 bits behind the first of the largest addend, the rest is cut off
+};
+
 struct LaunchConfig {
   Dim3 grid;              // CTAs
   Dim3 block;             // threads
@@ -186,6 +192,7 @@ struct LaunchConfig {
   // are reported as a deadlock.
   uint64_t max_idle_instructions = 2'000'000;
   Checks checks;
+  MmaAccumulator mma_accumulator = MmaAccumulator::kExact;
   bool profile = false;   // fill Report::opcodes
   uint32_t sm_count = 0;  // for %nsmid and %smid; 0: as many as resident clusters need
 };

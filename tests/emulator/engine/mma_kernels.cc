@@ -99,4 +99,78 @@ MLA_CLONES void mma_16xn_wide(const float* a, const float* b, float* c, uint32_t
   }
 }
 
+namespace {
+
+constexpr int kNoExponent = -1000;    // of a zero
+constexpr int kLeastExponent = -100;  // alignment stops here: float's range must hold the scale
+
+// Exponent of a number as its 8-bit encoding has it: subnormals keep the least one of their format.
+int exponent_of(float x, int least) {
+  if (x == 0) return kNoExponent;
+  const int exponent = static_cast<int>((std::bit_cast<uint32_t>(x) >> 23) & 255) - 127;
+  return exponent > least ? exponent : least;
+}
+
+bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000; }
+
+}  // namespace
+
+MLA_CLONES void mma_16xn_narrow(const float* a, const float* b, float* c, uint32_t k_size, uint32_t n,
+                                int least_a, int least_b) {
+  static thread_local std::vector<int32_t> exponents;
+  exponents.resize(size_t{k_size} * n + k_size + 16);
+  int32_t* eb = exponents.data();
+  int32_t* ea = eb + size_t{k_size} * n;
+  bool finite_b = true;
+  for (uint32_t i = 0; i < k_size * n; ++i) {
+    eb[i] = exponent_of(b[i], least_b);
+    finite_b &= is_finite(b[i]);
+  }
+  for (uint32_t row = 0; row < 16; ++row) {
+    const float* x = a + row * k_size;
+    bool finite = finite_b;
+    for (uint32_t k = 0; k < k_size; ++k) {
+      ea[k] = exponent_of(x[k], least_a);
+      finite &= is_finite(x[k]);
+    }
+    for (uint32_t first = 0; first < n; first += 8) {
+      float* to = c + row * n + first;
+      bool plain = finite;
+      int32_t top[8], sum[8];
+      float scale[8];
+      for (uint32_t j = 0; j < 8; ++j) {
+        top[j] = exponent_of(to[j], kLeastExponent);
+        plain &= is_finite(to[j]);
+      }
+      if (!plain) {  // infinities and NaN: any order gives the same
+        for (uint32_t j = 0; j < 8; ++j) {
+          for (uint32_t k = 0; k < k_size; ++k) to[j] += x[k] * b[k * n + first + j];
+        }
+        continue;
+      }
+      for (uint32_t k = 0; k < k_size; ++k) {
+        const int32_t* e = eb + k * n + first;
+        for (uint32_t j = 0; j < 8; ++j) {
+          const int32_t exponent = ea[k] + e[j];
+          top[j] = exponent > top[j] ? exponent : top[j];
+        }
+      }
+      for (uint32_t j = 0; j < 8; ++j) {
+        top[j] = top[j] > kLeastExponent ? top[j] : kLeastExponent;
+        scale[j] = std::bit_cast<float>(static_cast<uint32_t>(kNarrowBits - top[j] + 127) << 23);
+        sum[j] = static_cast<int32_t>(to[j] * scale[j]);
+      }
+      for (uint32_t k = 0; k < k_size; ++k) {
+        const float* y = b + k * n + first;
+        for (uint32_t j = 0; j < 8; ++j) sum[j] += static_cast<int32_t>(x[k] * y[j] * scale[j]);
+      }
+      for (uint32_t j = 0; j < 8; ++j) {
+        const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(sum[j])) & 0xfffffc00;
+        to[j] = std::bit_cast<float>(bits) *
+                std::bit_cast<float>(static_cast<uint32_t>(top[j] - kNarrowBits + 127) << 23);
+      }
+    }
+  }
+}
+
 }  // namespace mla::emu

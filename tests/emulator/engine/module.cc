@@ -34,18 +34,41 @@ const GlobalInfo* Module::find_global(std::string_view name) const {
   return nullptr;
 }
 
-Status parse_ptx(std::string_view text, std::string_view name, Module* module) {
+namespace {
+
+constexpr uint64_t kMostInstructions =
+    1 << 24;  // of a module, each function once for each kernel that calls it
+
+Status parse(std::string_view text, std::string_view name, Module* module) {
   auto impl = std::make_shared<ModuleImpl>();
   if (Status status = read_ptx(text, name, impl.get()); !status.ok()) return status;
+  uint64_t instructions = 0;
   for (auto& f : impl->functions) {
     if (!f->entry || !f->defined) continue;
+    if (instructions > kMostInstructions) {
+      f->info.unsupported = {impl->name + ":" + std::to_string(f->line) + ": kernel " + f->name +
+                             " is not read: those before it have more than " +
+                             std::to_string(kMostInstructions) + " instructions, called functions included"};
+      continue;
+    }
     auto program = decode(*impl, *f);
+    instructions += program->code.size();
     f->info.unsupported = program->unsupported;
     f->info.local_bytes = program->local_bytes;
     impl->programs[f->name] = std::move(program);
   }
   module->impl_ = std::move(impl);
   return Status();
+}
+
+}  // namespace
+
+Status parse_ptx(std::string_view text, std::string_view name, Module* module) {
+  try {
+    return parse(text, name, module);
+  } catch (const std::bad_alloc&) {
+    return Status::invalid(std::string(name) + ": not enough memory to read it");
+  }
 }
 
 Status load_globals(const Module& module, Memory& memory) {
@@ -65,8 +88,12 @@ Status load_globals(const Module& module, Memory& memory) {
     const GlobalInfo& target = impl.globals[r.global];
     if (target.constant) continue;
     uint64_t value = static_cast<uint64_t>(r.addend);
-    value += r.symbol->space == Space::kGlobal ? addresses.at(impl.globals[r.symbol->offset].name)
-                                               : r.symbol->offset + kConstWindow;
+    if (r.symbol->space == Space::kGlobal) {
+      const auto address = addresses.find(impl.globals[r.symbol->offset].name);
+      if (address != addresses.end()) value += address->second;  // without memory of its own: 0
+    } else {
+      value += r.symbol->offset + kConstWindow;
+    }
     memory.write(addresses.at(target.name) + r.offset, &value, 8);
   }
   return Status();

@@ -108,6 +108,7 @@ struct ModuleImpl {
   std::vector<std::unique_ptr<Function>> functions;
   std::unordered_map<std::string, Function*> function_names;
   uint32_t shared_bytes = 0;  // of module-level .shared variables
+  int64_t registers = 0;      // declared in all functions
   std::vector<uint8_t> constants;
   // (offset in globals[i].initial, symbol) of initialisers that are addresses
   struct Relocation {

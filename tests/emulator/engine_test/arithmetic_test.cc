@@ -164,5 +164,29 @@ TEST(Arithmetic, Conversions) {
   EXPECT_EQ(run64("cvt.rn.f64.u64 %d0, %rd1;\nmov.b64 %rd0, %d0;", 3), std::bit_cast<uint64_t>(3.0));
 }
 
+TEST(Arithmetic, LogicWithPredicateAndDotProductOfHalves) {
+  Emulator e;
+  e.config.block = {1, 1, 1};
+  uint64_t out = e.upload(std::vector<uint32_t>(4, 9));
+  e.run(kernel(R"(mov.u32 %r1, 0xfffe0003;
+  mov.u32 %r2, 0x80ff02fe;
+  mov.u32 %r3, 0;
+  setp.eq.u32 %p1, %r3, 1;
+  lop3.or.b32 %r4|%p2, %r1, %r2, %r3, 0xc0, %p1;
+  lop3.and.b32 _|%p3, %r1, %r2, %r3, 0xc0, %p1;
+  selp.u32 %r5, 1, 0, %p2;
+  selp.u32 %r6, 1, 0, %p3;
+  shl.b32 %r6, %r6, 4;
+  or.b32 %r5, %r5, %r6;
+  dp2a.lo.s32.s32 %r6, %r1, %r2, 100;
+  dp2a.hi.u32.u32 %r7, %r1, %r2, 1;
+  ld.param.u64 %rd1, [p0];
+  st.global.v4.u32 [%rd1], {%r4, %r5, %r6, %r7};)"),
+        {out});
+  ASSERT_TRUE(e.report.ok()) << e.report.fault.text();
+  EXPECT_EQ(e.download<uint32_t>(out, 4),
+            (std::vector<uint32_t>{0x80fe0002, 1, 100 - 6 - 4, 1 + 3 * 255 + 0xfffe * 128}));
+}
+
 }  // namespace
 }  // namespace mla::emu

@@ -217,6 +217,43 @@ TEST(Barrier, RemoteStoreAndArrive) {
   EXPECT_EQ(e.download<uint32_t>(out, 1)[0], 55u);
 }
 
+// The manual's own example: mapa.u64 gives a generic address, mbarrier.arrive takes it.
+TEST(Barrier, RemoteArriveByGenericAddress) {
+  Emulator e;
+  e.config.grid = {2, 1, 1};
+  e.config.cluster = {2, 1, 1};
+  const auto text = [](const std::string& arrive) {
+    return kernel(R"(mov.u32 %r1, %cluster_ctarank;
+  mov.u32 %r2, bar;
+  mov.u32 %r4, %tid.x;
+  setp.eq.u32 %p1, %r4, 0;
+  @%p1 mbarrier.init.shared::cta.b64 [%r2], 32;
+  fence.mbarrier_init.release.cluster;
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  setp.eq.u32 %p2, %r1, 0;
+  @%p2 bra WAIT;
+  cvt.u64.u32 %rd1, %r2;
+  cvta.shared.u64 %rd1, %rd1;
+  mapa.u64 %rd2, %rd1, 0;
+)" + arrive + R"(
+  bra END;
+  WAIT:
+  mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r2], 0;
+  @!%p3 bra WAIT;
+  END:
+  barrier.cluster.arrive;
+  barrier.cluster.wait;)",
+                  "", kShared);
+  };
+  e.run_seeds(text("mbarrier.arrive.release.cluster.b64 _, [%rd2];"), {}, 10);
+  e.run_seeds(text("mbarrier.arrive.expect_tx.release.cluster.b64 _, [%rd2], 0;"), {}, 10);
+  EXPECT_TRUE(
+      faults_with(e.run(text("mbarrier.arrive.release.cluster.b64 %rd3, [%rd2];")), FaultKind::kBarrier,
+                  "the mbarrier lies in the CTA with cluster rank 0: an arrival there gives no state, "
+                  "the destination must be _"));
+}
+
 TEST(Barrier, RemoteAccessToAnExitedCta) {
   Emulator e;
   e.config.grid = {2, 1, 1};

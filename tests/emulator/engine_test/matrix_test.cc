@@ -149,8 +149,10 @@ struct Mma {
     }
   }
 
-  std::vector<float> run(const std::string& instruction) {
+  std::vector<float> run(const std::string& instruction,
+                         MmaAccumulator accumulator = MmaAccumulator::kExact) {
     Emulator e;
+    e.config.mma_accumulator = accumulator;
     uint64_t in = e.upload(words), out = e.upload(std::vector<float>(128, 0));
     e.run(kernel(R"(mov.u32 %r1, %laneid;
   ld.param.u64 %rd1, [p0];
@@ -234,6 +236,66 @@ TEST(Matrix, MmaBlockScaled) {
       EXPECT_EQ(d[i * 8 + j], want) << i << " " << j;
     }
   }
+}
+
+// The narrow accumulator, in double: every addend and the sum are cut off.
+float narrow_sum(const std::vector<double>& products, double c) {
+  int top = std::ilogb(c);
+  for (double product : products) {
+    if (product != 0) top = std::max(top, std::ilogb(product));
+  }
+  const auto cut = [](double x, int binade) {
+    return std::ldexp(std::trunc(std::ldexp(x, 13 - binade)), binade - 13);
+  };
+  double sum = cut(c, top);
+  for (double product : products) sum += cut(product, top);
+  return sum == 0 ? 0 : static_cast<float>(cut(sum, std::ilogb(sum)));
+}
+
+TEST(Matrix, NarrowAccumulator) {
+  const std::string plain =
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f0, %f1, %f2, %f3}, {%r10, %r11, %r12, %r13}, "
+      "{%r14, %r15}, {%f0, %f1, %f2, %f3};";
+  const std::string scaled =
+      "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0 "
+      "{%f0, %f1, %f2, %f3}, {%r10, %r11, %r12, %r13}, {%r14, %r15}, {%f0, %f1, %f2, %f3}, {%r20}, {1, 1}, "
+      "{%r21}, {2, 1};";
+  std::mt19937 rng(8);
+  Mma mma(32, 1);
+  // Powers of two, whose products have the binade that the hardware sees.
+  for (auto& v : mma.a) v = static_cast<uint8_t>((rng() & 0x80) | (1 + rng() % 15) << 3);
+  for (auto& v : mma.b) v = static_cast<uint8_t>((rng() & 0x80) | (1 + rng() % 15) << 3);
+  for (auto& v : mma.c) v = static_cast<float>(static_cast<int>(rng() % 200001) - 100000) / 7;
+  mma.pack(std::vector<uint8_t>(16, 128), std::vector<uint8_t>(8, 125));
+  const auto d = mma.run(plain, MmaAccumulator::kNarrow), exact = mma.run(plain),
+             s = mma.run(scaled, MmaAccumulator::kNarrow);
+  uint32_t differences = 0;
+  for (uint32_t i = 0; i < 16; ++i) {
+    for (uint32_t j = 0; j < 8; ++j) {
+      std::vector<double> products(32), halves(32);
+      for (uint32_t k = 0; k < 32; ++k) {
+        products[k] = double{e4m3_to_f32(mma.a[i * 32 + k])} * e4m3_to_f32(mma.b[j * 32 + k]);
+        halves[k] = products[k] / 2;  // 2^(128 - 127) * 2^(125 - 127)
+      }
+      EXPECT_EQ(d[i * 8 + j], narrow_sum(products, mma.c[i * 8 + j])) << i << " " << j;
+      EXPECT_EQ(s[i * 8 + j], narrow_sum(halves, mma.c[i * 8 + j])) << i << " " << j;
+      differences += d[i * 8 + j] != exact[i * 8 + j];
+    }
+  }
+  EXPECT_GT(differences, 100u);
+}
+
+TEST(Matrix, NarrowAccumulatorStopsGrowing) {
+  Mma mma(32, 1);
+  for (auto& v : mma.a) v = 0x38;  // 1
+  for (auto& v : mma.b) v = 0x38;
+  for (auto& v : mma.c) v = 0x1p14f;
+  mma.pack(std::vector<uint8_t>(16, 0), std::vector<uint8_t>(8, 0));
+  const std::string instruction =
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%f0, %f1, %f2, %f3}, {%r10, %r11, %r12, %r13}, "
+      "{%r14, %r15}, {%f0, %f1, %f2, %f3};";
+  EXPECT_EQ(mma.run(instruction, MmaAccumulator::kNarrow)[0], 0x1p14f);
+  EXPECT_EQ(mma.run(instruction)[0], 0x1p14f + 32);
 }
 
 TEST(Matrix, MmaBf16) {
