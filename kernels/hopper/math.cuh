@@ -420,14 +420,13 @@ struct MathWarp {
   }
 
   // The fragment of V^T: row r is column 2 r of the block, row r + 8 column 2 r + 1.
-  template <bool kMasked>
   __device__ __forceinline__ void transpose_v(uint32_t (&a)[4], const uint32_t (&r)[4], int step,
                                               int visible_in_tile) const {
     a[0] = __byte_perm(r[0], r[1], 0x6240);
     a[1] = __byte_perm(r[0], r[1], 0x7351);
     a[2] = __byte_perm(r[2], r[3], 0x6240);
     a[3] = __byte_perm(r[2], r[3], 0x7351);
-    if constexpr (kMasked) {
+    if (visible_in_tile < kTileTokens) {
       const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
       const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
       a[0] &= low;
@@ -435,98 +434,6 @@ struct MathWarp {
       a[2] &= high;
       a[3] &= high;
     }
-  }
-
-  // kMasked: some of the tile's tokens are hidden from all.
-  //
-  // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float. The products
-  // are of up to 32 rows, so that one is added while the next is computed. What a step needs is loaded a
-  // step before, behind the products under way.
-  template <bool kMasked>
-  __device__ __forceinline__ void multiply(uint32_t tile_addr, uint32_t p, const float* weights,
-                                           int visible_in_tile) {
-    constexpr int kPart = kCtaRows < 32 ? kCtaRows : 32;
-    constexpr int kParts = kCtaRows / kPart;
-    constexpr int kProducts = kBlocks * kParts;
-    const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);  // uniform
-    const uint32_t row = tile_addr + lane * kPanel;
-    uint32_t raw[2][4], a[2][2][4];
-    float product[2][kPart / 2];
-    float2 weight[kPart / 8];
-    const auto load = [&](int block) {
-      load_v(raw[0], row, block, 0);
-      load_v(raw[1], row, block, 1);
-    };
-    const auto transpose = [&](int block) {
-      transpose_v<kMasked>(a[block % 2][0], raw[0], 0, visible_in_tile);
-      transpose_v<kMasked>(a[block % 2][1], raw[1], 1, visible_in_tile);
-    };
-    const auto load_weights = [&](int part) {
-#pragma unroll
-      for (int j = 0; j < kPart / 8; ++j) {
-        weight[j] = *reinterpret_cast<const float2*>(&weights[part * kPart + 8 * j + 2 * quad]);
-      }
-    };
-    const auto add = [&](int index) {
-      const int block = index / kParts, part = index % kParts;
-#pragma unroll
-      for (int j = 0; j < kPart / 8; ++j) {
-        float* to = &acc[block][part * kPart / 2 + 4 * j];
-        const float* from = &product[index % 2][4 * j];
-        to[0] = fmaf(from[0], weight[j].x, to[0]);
-        to[1] = fmaf(from[1], weight[j].y, to[1]);
-        to[2] = fmaf(from[2], weight[j].x, to[2]);
-        to[3] = fmaf(from[3], weight[j].y, to[3]);
-      }
-    };
-    load(0);
-    transpose(0);
-    if constexpr (kParts == 1) load_weights(0);
-#pragma unroll
-    for (int index = 0; index < kProducts; ++index) {
-      const int block = index / kParts, part = index % kParts;
-      ptx::pin(product[index % 2]);
-      ptx::wgmma_fence();
-      const uint32_t b_part = b + part * kPart * kTileTokens / 16;
-      ptx::wgmma_rs<kTileTokens>(product[index % 2], a[block % 2][0], b_part, 0);
-      ptx::wgmma_rs<kTileTokens>(product[index % 2], a[block % 2][1], b_part + 2, 1);
-      ptx::wgmma_commit();
-      if (part == 0 && block + 1 < kBlocks) load(block + 1);
-      if (index > 0) {
-        if constexpr (kParts > 1) load_weights((index - 1) % kParts);
-        ptx::wgmma_wait<1>();
-        ptx::pin(product[(index - 1) % 2]);
-      }
-      if (part == 0 && block + 1 < kBlocks) transpose(block + 1);
-      if (index > 0) add(index - 1);
-    }
-    if constexpr (kParts > 1) load_weights(kParts - 1);
-    ptx::wgmma_wait<0>();
-    ptx::pin(product[(kProducts - 1) % 2]);
-    add(kProducts - 1);
-  }
-
-  // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel.
-  // The tensor core adds them up: a product with ones has them in every row.
-  __device__ __forceinline__ void add_sums(uint32_t p, const float* weights) {
-    const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);
-    constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
-    ptx::pin(s);
-    ptx::wgmma_fence();
-    ptx::wgmma_rs<kTileTokens>(s, kOnes, b, 0);
-    ptx::wgmma_rs<kTileTokens>(s, kOnes, b + 2, 1);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin(s);
-    const int mine = lane / 4 % kGroups;
-    float2 sum{s[0], s[1]};
-#pragma unroll
-    for (int j = 1; j < kGroups; ++j) {
-      if (mine == j) sum = float2{s[4 * j], s[4 * j + 1]};
-    }
-    const float2 weight = *reinterpret_cast<const float2*>(&weights[8 * mine + 2 * quad]);
-    sum_quantised[0] = fmaf(sum.x, weight.x, sum_quantised[0]);
-    sum_quantised[1] = fmaf(sum.y, weight.y, sum_quantised[1]);
   }
 
   __device__ __forceinline__ void scale_acc(const float (&factors)[kCtaRows]) {
@@ -566,32 +473,132 @@ struct MathWarp {
     return own.fold[table];
   }
 
-  // Takes the next P tile of this group or the other one. Returns whether the tile has a second part.
+  // Takes the next P tile of this group or the other one: O^T += V^T P^T. Returns whether the tile has a
+  // second part.
+  //
+  // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float. What a step
+  // needs is loaded behind the product under way. Up to 32 rows there are registers for two products, and
+  // one is added while the next is computed; with 64 the other group fills the gap.
   __device__ __forceinline__ bool consume(const Item& item, bool is_own, int tile_in_piece, uint32_t stage) {
+    constexpr int kProducts = kCtaRows < 64 ? 2 : 1;
     const int from = is_own ? group : group ^ 1;
     const uint32_t number = is_own ? own_messages : partner_messages;
     const uint32_t buffer = number % kPStages;
     const Smem::Message& message = smem.messages[from][buffer];
+    const int visible_in_tile = item.visible - (item.first_tile + tile_in_piece) * kTileTokens;
+    const uint32_t row = ptx::smem_addr(&smem.kv[stage]) + lane * kPanel;
+
+    uint32_t raw[2][4], a[kProducts][2][4];
+    const auto load = [&](int block) {
+      load_v(raw[0], row, block, 0);
+      load_v(raw[1], row, block, 1);
+    };
+    const auto transpose = [&](int block) {
+      transpose_v(a[block % kProducts][0], raw[0], 0, visible_in_tile);
+      transpose_v(a[block % kProducts][1], raw[1], 1, visible_in_tile);
+    };
+    load(0);
+
     ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[from][buffer]), number / kPStages & 1);
     const bool more = message.more != 0;
     const float* weights = message.weight;
     if (!(acc_aligned && message.aligned != 0)) weights = find_weights(message);
-    const int visible_in_tile = item.visible - (item.first_tile + tile_in_piece) * kTileTokens;
-    const uint32_t tile_addr = ptx::smem_addr(&smem.kv[stage]), p = ptx::smem_addr(smem.p[from][buffer]);
+    float2 weight[kGroups];
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j)
+      weight[j] = *reinterpret_cast<const float2*>(&weights[8 * j + 2 * quad]);
+    const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[from][buffer])), 0);
+
+    float other[kCtaRows / 2];
+    const auto issue = [&](float(&product)[kCtaRows / 2], const uint32_t(&first)[4],
+                           const uint32_t(&second)[4]) {
+      ptx::pin(product);
+      ptx::wgmma_fence();
+      ptx::wgmma_rs<kTileTokens>(product, first, p, 0);
+      ptx::wgmma_rs<kTileTokens>(product, second, p + 2, 1);
+      ptx::wgmma_commit();
+    };
+    const auto add = [&](int block, float(&product)[kCtaRows / 2]) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        acc[block][4 * j] = fmaf(product[4 * j], weight[j].x, acc[block][4 * j]);
+        acc[block][4 * j + 1] = fmaf(product[4 * j + 1], weight[j].y, acc[block][4 * j + 1]);
+        acc[block][4 * j + 2] = fmaf(product[4 * j + 2], weight[j].x, acc[block][4 * j + 2]);
+        acc[block][4 * j + 3] = fmaf(product[4 * j + 3], weight[j].y, acc[block][4 * j + 3]);
+      }
+    };
     if (is_own) {
-      add_sums(p, weights);
+      // The sums of P as quantised normalise the output, so that the scale and part of the rounding
+      // cancel. The tensor core adds them up: a product with ones has them in every row.
+      constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
+      issue(s, kOnes, kOnes);
       needs_reference = was_far_below();  // after p_full: all warps have written
-    }
-    if (visible_in_tile >= kTileTokens) {
-      multiply<false>(tile_addr, p, weights, 0);
+      transpose(0);
+      ptx::wgmma_wait<0>();
+      ptx::pin(s);
+      add_sums(weight);
     } else {
-      multiply<true>(tile_addr, p, weights, visible_in_tile);
+      transpose(0);
+    }
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      if constexpr (kProducts == 2) {
+        if (block % 2 == 0) {
+          issue(s, a[0][0], a[0][1]);
+        } else {
+          issue(other, a[kProducts - 1][0], a[kProducts - 1][1]);
+        }
+        if (block + 1 < kBlocks) load(block + 1);
+        if (block > 0) {
+          ptx::wgmma_wait<1>();
+          if (block % 2 == 0) {
+            ptx::pin(other);
+          } else {
+            ptx::pin(s);
+          }
+        }
+        if (block + 1 < kBlocks) transpose(block + 1);
+        if (block > 0) {
+          if (block % 2 == 0) {
+            add(block - 1, other);
+          } else {
+            add(block - 1, s);
+          }
+        }
+      } else {
+        issue(s, a[0][0], a[0][1]);
+        if (block + 1 < kBlocks) load(block + 1);
+        ptx::wgmma_wait<0>();
+        ptx::pin(s);
+        if (block + 1 < kBlocks) transpose(block + 1);
+        add(block, s);
+      }
+    }
+    if constexpr (kProducts == 2) {
+      ptx::wgmma_wait<0>();
+      ptx::pin(other);
+      add(kBlocks - 1, other);
     }
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[from][buffer]));
     own_messages += is_own;
     partner_messages += !is_own;
     return more;
+  }
+
+  // Adds the sums in `s`, of which this thread keeps those of the rows 8 (lane / 4) + 2 quad + {0, 1}.
+  __device__ __forceinline__ void add_sums(const float2 (&weight)[kGroups]) {
+    const int mine = lane / 4 % kGroups;
+    float2 sum{s[0], s[1]}, w = weight[0];
+#pragma unroll
+    for (int j = 1; j < kGroups; ++j) {
+      if (mine == j) {
+        sum = float2{s[4 * j], s[4 * j + 1]};
+        w = weight[j];
+      }
+    }
+    sum_quantised[0] = fmaf(sum.x, w.x, sum_quantised[0]);
+    sum_quantised[1] = fmaf(sum.y, w.y, sum_quantised[1]);
   }
 
   // ---- items -----------------------------------------------------------------------------------
