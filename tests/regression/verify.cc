@@ -99,6 +99,8 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   };
   const reference::DecodeProblem problem = data.problem();
   const bool e4m3 = data.kv_format == reference::Format::kE4M3;
+  const double max_lse = options.narrow ? kMaxLseNarrow : kMaxLse;
+  const double max_lse_relative = options.narrow ? kMaxLseRelativeNarrow : kMaxLseRelative;
   const double row_bound = e4m3 ? std::max(kMaxExactRow, 2 * data.c->exact_bound) : kMaxBf16Row;
 
   ScheduleInput schedule;
@@ -220,8 +222,8 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
       if (!outputs.lse.empty()) {
         const double error = std::abs(got_lse - want.lse[row]);
         if (std::abs(want.lse[row]) < 1 / kMaxLse) verdict.errors.lse = std::max(verdict.errors.lse, error);
-        if (!(error <= std::max(kMaxLse, kMaxLseRelative * std::abs(want.lse[row]))))
-          fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
+        if (!(error <= std::max(max_lse, max_lse_relative * std::abs(want.lse[row]))))
+          fault(where + format("lse is off by %.3g, at most %.3g", error, max_lse));
       }
     }
   }
@@ -242,8 +244,10 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         : data.c->exact_bound > 0 ? data.c->exact_bound
                                   : kMaxExactFlat,
         "against exact attention (flat weights)", verdict.errors.exact_flat);
-  bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
-  const int64_t most_border_rows = 1 + verdict.rows_compared / kRowsPerBorderRow;
+  bound(model, options.narrow ? kMaxModelNarrow : kMaxModel, "against the model of the quantisation",
+        verdict.errors.model);
+  const int64_t most_border_rows =
+      1 + verdict.rows_compared / (options.narrow ? kRowsPerBorderRowNarrow : kRowsPerBorderRow);
   if (border_rows > most_border_rows) {
     fault(format("%.0f of %.0f rows are", static_cast<double>(border_rows),
                  static_cast<double>(verdict.rows_compared)) +

@@ -124,20 +124,20 @@ __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The same; true in all threads if `value` is in any.
-__device__ __forceinline__ bool named_barrier_or(uint32_t id, uint32_t threads, bool value) {
-  uint32_t r;
+// A barrier of `threads` threads that says whether any of them had `flag`.
+__device__ __forceinline__ bool named_barrier_or(uint32_t id, uint32_t threads, bool flag) {
+  uint32_t any;
   asm volatile(
       "{\n"
       ".reg .pred p, q;\n"
-      "setp.ne.u32 p, %3, 0;\n"
-      "bar.red.or.pred q, %1, %2, p;\n"
+      "setp.ne.u32 p, %1, 0;\n"
+      "bar.red.or.pred q, %2, %3, p;\n"
       "selp.u32 %0, 1, 0, q;\n"
       "}\n"
-      : "=r"(r)
-      : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(value))
+      : "=r"(any)
+      : "r"(static_cast<uint32_t>(flag)), "r"(id), "r"(threads)
       : "memory");
-  return r != 0;
+  return any != 0;
 }
 
 }  // namespace mla::ptx

@@ -25,4 +25,16 @@ __device__ __forceinline__ void tma_load_3d(uint32_t dst, const TensorMap* map, 
       : "memory");
 }
 
+// The same into the CTAs of the cluster in `mask`, at the same place of each; the bytes count on the
+// barrier at the same place as `bar` in each of them.
+__device__ __forceinline__ void tma_load_3d_multicast(uint32_t dst, const TensorMap* map, uint32_t bar, int x,
+                                                      int y, int z, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, "
+      "{%3, %4, %5}], [%2], %6;" ::"r"(dst),
+      "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(mask)
+      : "memory");
+}
+
 }  // namespace mla::ptx
