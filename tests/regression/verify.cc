@@ -123,9 +123,11 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
 
   reference::ReferenceOptions reference_options;
   reference_options.heads = sample_heads(data, options);
-  reference_options.split_offsets = [&](QueryToken t, int head) {
-    return splits.offsets(t.request, t.token, head);
-  };
+  if (options.model) {
+    reference_options.split_offsets = [&](QueryToken t, int head) {
+      return splits.offsets(t.request, t.token, head);
+    };
+  }
   const reference::ReferenceResult want = decode_reference(problem, reference_options);
 
   // Every value of every row must have been written with a number, sampled or not, unless something
