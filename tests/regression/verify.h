@@ -32,7 +32,7 @@ inline constexpr double kMaxLseRelative = 1e-6;     // of large ones: what a flo
 // the error of the largest score. The bounds against exact attention are the same.
 inline constexpr double kMaxModelNarrow = 1e-2;
 inline constexpr int64_t kRowsPerBorderRowNarrow = 64;
-inline constexpr double kMaxLseNarrow = 1e-2;
+inline constexpr double kMaxLseNarrow = 2e-2;
 inline constexpr double kMaxLseRelativeNarrow = 5e-4;
 // Bounds of a bf16 kernel, against exact attention.
 inline constexpr double kMaxBf16 = 5e-3;
