@@ -74,7 +74,7 @@ class Faults : public testing::TestWithParam<Planted> {
     EXPECT_EQ(driver_->cuMemAlloc(&data, kDataBytes), CUDA_SUCCESS);
     EXPECT_EQ(driver_->cuMemAlloc(&fresh, 4096), CUDA_SUCCESS);
     EXPECT_EQ(driver_->cuMemsetD8(data, 0, kDataBytes), CUDA_SUCCESS);
-    alignas(64) CUtensorMap map = {};
+    CUtensorMap map = {};
     const cuuint64_t dims[] = {64, 256}, strides[] = {64};
     const cuuint32_t box[] = {64, 33}, steps[] = {1, 1};
     EXPECT_EQ(driver_->cuTensorMapEncodeTiled(
