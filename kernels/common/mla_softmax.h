@@ -6,8 +6,8 @@
 //
 // A running maximum alone loses everything but the token that dominates a sequence (an attention
 // sink): all others fall below the least e4m3 number. So the reference follows the tiles' maxima down
-// as well as up, and the first tile, where sinks live, is multiplied in two parts. Plain C++: kernels
-// and the tests' model share it.
+// as well as up, and a tile in which a token dominates the others is multiplied in two parts. Plain
+// C++: kernels and the tests' model share it.
 #pragma once
 
 #include "kernels/common/mla_params.h"
@@ -20,8 +20,10 @@ inline constexpr float kReferenceFall = 4.0f;
 // It stays so close to the row's maximum: sums relative to it are then at most 2^64 * 448 * 448 times
 // the tokens, which a float holds.
 inline constexpr float kReferenceDrift = 64.0f;
-// The first part of the first tile: tokens this close to its maximum; the others are the second.
+// The first part of a tile: tokens this close to its maximum; the others may be a second.
 inline constexpr float kFirstPart = 14.0f;
+// They are one if the largest of them is no more than this below the largest score before the tile.
+inline constexpr float kSecondPart = 8.0f;
 
 template <class T>
 struct RowReference {
@@ -43,6 +45,17 @@ MLA_HD constexpr RowReference<T> next_reference(RowReference<T> before, T most) 
     if (most - most == T{0} && fallen < before.value) next.value = fallen;
   }
   return next;
+}
+
+// Whether a tile goes in two parts for a row: first the tokens with s >= most - kFirstPart, where
+// `most` is its maximum, then the others, the largest of which is `rest`. That is where a token
+// dominates all before it and its tile: the others of the tile count as much as what came before.
+// Where they are small beside that, or a token as large was there already, they go with the first
+// part and are lost; tiles of that kind are common where scores spread wide (a second part in every
+// one of them would take half as long again).
+template <class T>
+MLA_HD constexpr bool needs_second_part(RowReference<T> before, T rest) {
+  return rest > before.most - T{kSecondPart};
 }
 
 }  // namespace mla

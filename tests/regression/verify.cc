@@ -99,6 +99,8 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   };
   const reference::DecodeProblem problem = data.problem();
   const bool e4m3 = data.kv_format == reference::Format::kE4M3;
+  const double max_lse = options.narrow ? kMaxLseNarrow : kMaxLse;
+  const double max_lse_relative = options.narrow ? kMaxLseRelativeNarrow : kMaxLseRelative;
   const double row_bound = e4m3 ? std::max(kMaxExactRow, 2 * data.c->exact_bound) : kMaxBf16Row;
 
   ScheduleInput schedule;
@@ -121,9 +123,11 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
 
   reference::ReferenceOptions reference_options;
   reference_options.heads = sample_heads(data, options);
-  reference_options.split_offsets = [&](QueryToken t, int head) {
-    return splits.offsets(t.request, t.token, head);
-  };
+  if (options.model) {
+    reference_options.split_offsets = [&](QueryToken t, int head) {
+      return splits.offsets(t.request, t.token, head);
+    };
+  }
   const reference::ReferenceResult want = decode_reference(problem, reference_options);
 
   // Every value of every row must have been written with a number, sampled or not, unless something
@@ -220,8 +224,8 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
       if (!outputs.lse.empty()) {
         const double error = std::abs(got_lse - want.lse[row]);
         if (std::abs(want.lse[row]) < 1 / kMaxLse) verdict.errors.lse = std::max(verdict.errors.lse, error);
-        if (!(error <= std::max(kMaxLse, kMaxLseRelative * std::abs(want.lse[row]))))
-          fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
+        if (!(error <= std::max(max_lse, max_lse_relative * std::abs(want.lse[row]))))
+          fault(where + format("lse is off by %.3g, at most %.3g", error, max_lse));
       }
     }
   }
@@ -242,8 +246,10 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         : data.c->exact_bound > 0 ? data.c->exact_bound
                                   : kMaxExactFlat,
         "against exact attention (flat weights)", verdict.errors.exact_flat);
-  bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
-  const int64_t most_border_rows = 1 + verdict.rows_compared / kRowsPerBorderRow;
+  bound(model, options.narrow ? kMaxModelNarrow : kMaxModel, "against the model of the quantisation",
+        verdict.errors.model);
+  const int64_t most_border_rows =
+      1 + verdict.rows_compared / (options.narrow ? kRowsPerBorderRowNarrow : kRowsPerBorderRow);
   if (border_rows > most_border_rows) {
     fault(format("%.0f of %.0f rows are", static_cast<double>(border_rows),
                  static_cast<double>(verdict.rows_compared)) +

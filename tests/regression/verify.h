@@ -26,6 +26,14 @@ inline constexpr double kMaxModelBorderRow = 6.25e-2;
 inline constexpr int64_t kRowsPerBorderRow = 1000;  // one such row is allowed, and one more for so many
 inline constexpr double kMaxLse = 1e-3;             // absolute, against exact attention
 inline constexpr double kMaxLseRelative = 1e-6;     // of large ones: what a float can hold
+// Where accumulators of the e4m3 matrix instructions keep 13 bits or so (wgmma, and mma.sync on the
+// emulated driver with MLA_EMU_MMA_ACCUMULATOR=narrow), a score has an error of 2^-13 of the largest of the
+// products that are summed in the tensor core: more weights fall to the other side of a border, and lse has
+// the error of the largest score. The bounds against exact attention are the same.
+inline constexpr double kMaxModelNarrow = 1e-2;
+inline constexpr int64_t kRowsPerBorderRowNarrow = 64;
+inline constexpr double kMaxLseNarrow = 2e-2;
+inline constexpr double kMaxLseRelativeNarrow = 5e-4;
 // Bounds of a bf16 kernel, against exact attention.
 inline constexpr double kMaxBf16 = 5e-3;
 inline constexpr double kMaxBf16Row = 1.5e-2;
@@ -49,6 +57,8 @@ struct Verdict {
 struct VerifyOptions {
   ScheduleRule rule = {128, 64, 2, 4, 8};  // of the kernel
   int workers = 1;                         // of the launch
+  bool narrow = false;                     // accumulators of the tensor core
+  bool model = true;                       // the kernel has the references of mla_softmax.h, tile by tile
   double budget = 2e10;  // multiply-adds the references may cost; heads are sampled beyond it
   uint64_t seed = 0;     // of the sample
 };
