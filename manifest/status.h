@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "manifest/text.h"
+
 namespace mla {
 
 enum class StatusKind {
@@ -17,14 +19,15 @@ enum class StatusKind {
 
 class [[nodiscard]] Status {
  public:
+  static constexpr size_t kMaxMessage = 4096;
+
   Status() = default;
   // The message is kept as safe_text (text.h) of at most kMaxMessage bytes and "...".
-  Status(StatusKind kind, std::string_view message);
+  Status(StatusKind kind, std::string_view message)
+      : kind_(kind), message_(safe_text(message, kMaxMessage)) {}
 
   static Status invalid(std::string_view message) { return {StatusKind::kInvalid, message}; }
   static Status io(std::string_view message) { return {StatusKind::kIo, message}; }
-
-  static constexpr size_t kMaxMessage = 4096;
 
   bool ok() const { return kind_ == StatusKind::kOk; }
   StatusKind kind() const { return kind_; }

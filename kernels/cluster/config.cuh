@@ -47,7 +47,8 @@ inline constexpr int kThreads = (kMathWarps + kIoWarps) * 32;
 // Named barriers of a CTA; 0 is that of __syncthreads.
 enum NamedBarrier : uint32_t {
   kMathBarrier = 1,
-  kValueBarrier = 2,  // one for each column group of a consumer: its warps
+  kValueBarrier = 2,     // of a consumer, one for each column group: its warps
+  kRowGroupBarrier = 4,  // of a producer, one for each row group: its warps
 };
 
 // 168 registers at entry for 384 threads; setmaxnreg then moves them from the I/O warps to the math
@@ -93,7 +94,7 @@ inline constexpr int kColumnBlocks = kGroupColumns / 16;            // 16-column
 static_assert(kGroupRows == 32, "a lane of a consumer warp works out the place of one row");
 static_assert(kVBox == kGroupColumns, "a consumer warp reads one V box of a tile");
 
-inline constexpr int kMaxWorkers = 512;
+inline constexpr int kMaxWorkers = 128;  // clusters of four: 512 SMs
 using Partials =
     PartialLayout<kMaxWorkers, kConsumers, kRows, kMathThreads, kRows * kVColumns / (4 * kMathThreads)>;
 using Splits = SplitList<kMaxWorkers>;
@@ -103,8 +104,9 @@ inline constexpr int kItemReaders = kMathWarps + 1;  // and the loader warp
 using Queue = ItemQueue<kItemStages, kItemReaders>;
 using Items = ItemReader<Queue>;
 
-// What a P tile says of a row, as a float4: the factor that brings what came before to the reference
-// of this tile, the sums of the tile's P as quantised and exact, the reference (log2).
+// What a P message says of a row, as a float4: the factor that brings what came before to the
+// reference of this P, the sums of P as quantised and exact, the reference (log2). A factor with its
+// sign set announces a second message for the tile.
 struct TileRow {
   float factor, quantised_sum, exact_sum, reference;
 };
@@ -118,7 +120,13 @@ struct RowTotal {
 inline constexpr int kPStages = 4;
 inline constexpr int kPBytes = kRows * kTileTokens;
 inline constexpr int kPMessageBytes = kPBytes + kRows * sizeof(TileRow);
+inline constexpr int kSourceStages = kPStages / kProducers;  // P stages of a producer
 static_assert(kPStages % kProducers == 0, "a P stage belongs to one producer");
+// The row groups of consumers' warps take their messages by themselves, from the warps of a producer
+// that have their rows: a tile may need a second message for some of them.
+inline constexpr int kSourceWarps = kMathWarps / kRowGroups;
+static_assert(kSourceWarps * kFragmentRows == kGroupRows, "a row group's rows are those of whole warps");
+inline constexpr int kGroupMessageBytes = kPMessageBytes / kRowGroups;
 
 inline constexpr int kRingMessageBytes = kFragmentRows * sizeof(RowReference<float>);
 
@@ -128,7 +136,7 @@ struct ProducerSmem {
   uint64_t k_full[kKStages];
   uint64_t k_empty[kKStages];
   uint64_t ring_full[kMathWarps];
-  uint64_t p_empty[kPStages / kProducers];
+  uint64_t p_empty[kSourceStages][kRowGroups];
   uint32_t bad_chunks[kKStages];  // at the stage of a tile's first box: its chunks that are masked
   Queue queue;
 };
@@ -141,7 +149,7 @@ struct ConsumerSmem {
   } p[kPStages];
   uint64_t v_full[kVStages];
   uint64_t v_empty[kVStages];
-  uint64_t p_full[kPStages];
+  uint64_t p_full[kPStages][kRowGroups];
   RowTotal rows[kRows];
   Splits splits;
   Queue queue;

@@ -21,9 +21,11 @@ __device__ __forceinline__ void init_consumer_barriers(ConsumerSmem& smem) {
     ptx::mbarrier_init(ptx::smem_addr(&smem.v_empty[i]), kMathWarps / kVBoxes);
   }
   for (int i = 0; i < kPStages; ++i) {
-    const uint32_t bar = ptx::smem_addr(&smem.p_full[i]);
-    ptx::mbarrier_init(bar, 1);
-    ptx::mbarrier_arrive_expect_tx(bar, kPMessageBytes);  // always armed one message ahead
+    for (int g = 0; g < kRowGroups; ++g) {
+      const uint32_t bar = ptx::smem_addr(&smem.p_full[i][g]);
+      ptx::mbarrier_init(bar, 1);
+      ptx::mbarrier_arrive_expect_tx(bar, kGroupMessageBytes);  // always armed one message ahead
+    }
   }
 }
 
@@ -142,8 +144,9 @@ struct ConsumerWarp {
       const int row = row_of(m, second);
       const TileRow tile = p.rows[row];
       const RowTotal old = smem.rows[row];
-      smem.rows[row] = RowTotal{tile.reference, old.quantised_sum * tile.factor + tile.quantised_sum,
-                                old.exact_sum * tile.factor + tile.exact_sum};
+      const float factor = fabsf(tile.factor);
+      smem.rows[row] = RowTotal{tile.reference, old.quantised_sum * factor + tile.quantised_sum,
+                                old.exact_sum * factor + tile.exact_sum};
       loaded |= __float_as_uint(tile.reference);
     });
     return loaded;
@@ -211,21 +214,7 @@ struct ConsumerWarp {
   struct Weights {
     uint32_t a[kGroupFragments][2][4];  // of two k32 steps
     float factor[kGroupFragments][2];
-
-    // Whether they change the accumulators of any lane.
-    __device__ __forceinline__ bool any() const {
-      uint32_t words = 0;
-      bool rescale = false;
-#pragma unroll
-      for (int m = 0; m < kGroupFragments; ++m) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          words |= a[m][i][0] | a[m][i][1] | a[m][i][2] | a[m][i][3];
-          rescale |= factor[m][i] != 1.f;
-        }
-      }
-      return __any_sync(0xffffffff, words != 0 || rescale);
-    }
+    bool more;  // a second message follows for the tile
   };
 
   // Returns a value that depends on all that was loaded.
@@ -240,10 +229,13 @@ struct ConsumerWarp {
         weights.a[m][i][1] = f.y;
         weights.a[m][i][2] = f.z;
         weights.a[m][i][3] = f.w;
-        weights.factor[m][i] = p.rows[row_of(m, i)].factor;
-        loaded |= f.w | __float_as_uint(weights.factor[m][i]);
+        const uint32_t factor = __float_as_uint(p.rows[row_of(m, i)].factor);
+        weights.more = static_cast<int32_t>(factor) < 0;
+        weights.factor[m][i] = __uint_as_float(factor & 0x7fffffff);
+        loaded |= f.w | factor;
       }
     }
+    weights.more = __any_sync(0xffffffff, weights.more);
     return loaded;
   }
 
@@ -274,7 +266,7 @@ struct ConsumerWarp {
       }
 #pragma unroll
       for (int i = 0; i < 2 * kGroupFragments; ++i) {
-        const int m = i / 2, odd = i % 2;
+        const int m = i % kGroupFragments, odd = i / kGroupFragments;
         float tile[4] = {0.f, 0.f, 0.f, 0.f};
         mma(tile, p.a[m][0], b[odd][0][0], b[odd][0][1], tile);
         mma(tile, p.a[m][1], b[odd][1][0], b[odd][1][1], tile);
@@ -283,7 +275,7 @@ struct ConsumerWarp {
           acc[m][c][odd][e] = __fmaf_rn(acc[m][c][odd][e], p.factor[m][e / 2], tile[e]);
         }
         // Not earlier: ptxas would load all blocks at once, and registers are short.
-        if (i == 2 && c + 1 < kColumnBlocks) {
+        if (i == 1 && c + 1 < kColumnBlocks) {
           load_block(ptx::after(address ^ ((c + 1) * 16), __float_as_uint(acc[m][c][odd][0]), params.zero));
         }
       }
@@ -310,23 +302,23 @@ struct ConsumerWarp {
 
         const uint32_t source = sequence % kProducers;
         uint32_t loaded_v = 0;
-        for (int parts = tile == 0 ? 2 : 1; parts > 0; --parts) {
+        for (bool more = true; more;) {
           const uint32_t message = source == 0 ? messages[0]++ : messages[1]++;
-          const uint32_t source_stage = message % (kPStages / kProducers);
+          const uint32_t source_stage = message % kSourceStages;
           const uint32_t p_stage = source_stage * kProducers + source;
-          const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage]);
-          ptx::mbarrier_wait_cluster(p_full, message / (kPStages / kProducers) & 1);
-          if (warp == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kPMessageBytes);
+          const uint32_t p_full = ptx::smem_addr(&smem.p_full[p_stage][row_group]);
+          ptx::mbarrier_wait_cluster(p_full, message / kSourceStages & 1);
+          if (column_group == 0 && lane == 0) ptx::mbarrier_arrive_expect_tx(p_full, kGroupMessageBytes);
           const uint32_t loaded_rows = add_rows(smem.p[p_stage]);
           Weights weights;
           const uint32_t loaded_p = load_p(smem.p[p_stage], weights) | loaded_rows;
           __syncwarp();
           if (lane == 0) {
-            const uint32_t p_empty = ptx::smem_addr(&producer.p_empty[source_stage]);
+            const uint32_t p_empty = ptx::smem_addr(&producer.p_empty[source_stage][row_group]);
             ptx::mbarrier_arrive_remote(ptx::after(ptx::mapa(p_empty, source), loaded_p, params.zero));
           }
-          // The second part of the first tile is empty more often than not.
-          if (tile != 0 || parts == 2 || weights.any()) loaded_v |= multiply(weights, v);
+          more = weights.more;
+          loaded_v |= multiply(weights, v);
         }
         __syncwarp();
         if (lane == 0) {

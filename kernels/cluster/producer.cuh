@@ -37,8 +37,10 @@ __device__ __forceinline__ void init_producer_barriers(ProducerSmem& smem) {
     ptx::mbarrier_init(bar, 1);
     ptx::mbarrier_arrive_expect_tx(bar, kRingMessageBytes);  // always armed one message ahead
   }
-  for (int i = 0; i < kPStages / kProducers; ++i) {
-    ptx::mbarrier_init(ptx::smem_addr(&smem.p_empty[i]), kConsumers * kMathWarps);
+  for (int i = 0; i < kSourceStages; ++i) {
+    for (int g = 0; g < kRowGroups; ++g) {
+      ptx::mbarrier_init(ptx::smem_addr(&smem.p_empty[i][g]), kConsumers * kColumnGroups);
+    }
   }
 }
 
@@ -139,8 +141,8 @@ struct ProducerWarp {
     }
   }
 
-  // Returns the bad chunks of the tile.
-  __device__ __forceinline__ uint32_t scores(RingCursor<kKStages>& k) {
+  // Returns the bad chunks of the tile. A warp without rows only keeps step.
+  __device__ __forceinline__ uint32_t scores(RingCursor<kKStages>& k, bool has_rows) {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -153,12 +155,14 @@ struct ProducerWarp {
       if (box == 0) bad = smem.bad_chunks[k.stage];
       uint32_t loaded = bad;
       const uint4* b = reinterpret_cast<const uint4*>(smem.k[k.stage]) + lane;
+      if (has_rows) {
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
-        const uint4 v = b[n * 32];
-        mma(s[n], q[box][0], v.x, v.y, s[n]);
-        mma(s[n], q[box][1], v.z, v.w, s[n]);
-        loaded |= v.w;
+        for (int n = 0; n < 8; ++n) {
+          const uint4 v = b[n * 32];
+          mma(s[n], q[box][0], v.x, v.y, s[n]);
+          mma(s[n], q[box][1], v.z, v.w, s[n]);
+          loaded |= v.w;
+        }
       }
       __syncwarp();
       if (lane == 0) {
@@ -195,27 +199,37 @@ struct ProducerWarp {
   }
 
   // Maximum of one row's scores. NaN does not count.
-  __device__ __forceinline__ static float row_max(const float (&scores)[8][4], int second) {
-    float m = fmaxf(scores[0][2 * second], scores[0][2 * second + 1]);
+  __device__ __forceinline__ float row_max(int second) const {
+    float m = fmaxf(s[0][2 * second], s[0][2 * second + 1]);
 #pragma unroll
-    for (int n = 1; n < 8; ++n) m = fmaxf(m, fmaxf(scores[n][2 * second], scores[n][2 * second + 1]));
+    for (int n = 1; n < 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * second], s[n][2 * second + 1]));
     m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
     return fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
   }
 
-  // Leaves in `s` the scores of the first part (mla_softmax.h), and those of the second in `rest`.
-  __device__ __forceinline__ void split_scores(float (&rest)[8][4]) {
+  // Largest of one row's scores below `cut`.
+  __device__ __forceinline__ float max_below(float cut, int second) const {
+    float m = -INFINITY;
 #pragma unroll
-    for (int second = 0; second < 2; ++second) {
-      const float cut = row_max(s, second) - kFirstPart;
+    for (int n = 0; n < 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < 8; ++n) {
+      for (int i = 2 * second; i < 2 * second + 2; ++i) {
+        if (s[n][i] < cut) m = fmaxf(m, s[n][i]);
+      }
+    }
+    m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
+    return fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+  }
+
+  // Leaves one row's scores from `cut` on in `s`, and the others in `rest`. NaN stays.
+  __device__ __forceinline__ void split_scores(float cut, int second, float (&rest)[8][4]) {
 #pragma unroll
-        for (int i = 2 * second; i < 2 * second + 2; ++i) {
-          const bool later = s[n][i] < cut;  // NaN is of the first part
-          rest[n][i] = later ? s[n][i] : -INFINITY;
-          if (later) s[n][i] = -INFINITY;
-        }
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int i = 2 * second; i < 2 * second + 2; ++i) {
+        const bool later = s[n][i] < cut;
+        rest[n][i] = later ? s[n][i] : -INFINITY;
+        if (later) s[n][i] = -INFINITY;
       }
     }
   }
@@ -255,7 +269,7 @@ struct ProducerWarp {
     const uint32_t other_ring_full = ptx::mapa(ring_full, rank ^ 1);
     const uint32_t other_ring_reference = ptx::mapa(ptx::smem_addr(&smem.ring_reference[row]), rank ^ 1);
     RingCursor<kKStages> k;
-    RingCursor<kPStages / kProducers> p;
+    RingCursor<kSourceStages> p;
     uint32_t ring_phase = 0;
     int sequence = 0;
     for (Items items(smem.queue, lane); items.next();) {
@@ -265,13 +279,9 @@ struct ProducerWarp {
       sequence += tile - first_tile;
       if (tile < items.item().last_tile) load_q(items.item());
       for (; tile < items.item().last_tile; tile += kProducers, sequence += kProducers) {
-        const uint32_t bad = scores(k);
+        const uint32_t bad = scores(k, warp * kFragmentRows < rows_of(schedule_rule(), params, items.item()));
         scale_and_mask(items.item(), tile, bad);
-        // The first tile of a sequence goes in two parts: `second_part` are the scores that are left.
-        bool more = tile == 0;
-        float second_part[8][4];
-        if (more) split_scores(second_part);
-
+        const float most[2] = {row_max(0), row_max(1)};
         // The reference goes round the two producers, one message a tile. Strictly in turn, also from
         // one item to the next, so that one mailbox a warp is enough: the other producer writes the
         // next message only after it has ours, and we send ours after reading.
@@ -286,12 +296,25 @@ struct ProducerWarp {
           }
           __syncwarp();
         }
-        Reference now[2], last[2];
+        Reference now[2], last[2];  // of the tile's first part, and of its second if it has one
+        float cut[2];
+        bool candidate = false;  // has tokens below the cut that could matter
 #pragma unroll
         for (int second = 0; second < 2; ++second) {
-          now[second] = next_reference(before[second], row_max(s, second));
-          last[second] = now[second];
-          if (more) last[second] = next_reference(now[second], row_max(second_part, second));
+          now[second] = last[second] = next_reference(before[second], most[second]);
+          cut[second] = most[second] - kFirstPart;
+          candidate |= needs_second_part(before[second], cut[second]);
+        }
+        bool more = false;
+        if (__any_sync(0xffffffff, candidate)) {
+#pragma unroll
+          for (int second = 0; second < 2; ++second) {
+            const float rest = max_below(cut[second], second);
+            const bool needed = needs_second_part(before[second], rest);
+            more |= needed;
+            if (needed) last[second] = next_reference(now[second], rest);
+            if (!needed) cut[second] = -INFINITY;
+          }
         }
         if (quad == 0) {
           ptx::st_async(other_ring_reference, other_ring_full, float2{last[0].value, last[0].most});
@@ -299,6 +322,13 @@ struct ProducerWarp {
                         float2{last[1].value, last[1].most});
         }
 
+        // The warps of a row group send one message together.
+        more = ptx::named_barrier_or(kRowGroupBarrier + warp / kSourceWarps, kSourceWarps * 32, more);
+        float rest[8][4];
+        if (more) {
+          split_scores(cut[0], 0, rest);
+          split_scores(cut[1], 1, rest);
+        }
         float from[2] = {before[0].value, before[1].value};
         float to[2] = {now[0].value, now[1].value};
         for (;; more = false) {
@@ -308,17 +338,18 @@ struct ProducerWarp {
           for (int second = 0; second < 2; ++second) {
             const float factor = from[second] == to[second] ? 1.f : ptx::ex2(from[second] - to[second]);
             const float2 sum = quantise(second, to[second], words[second]);
-            rows[second] = uint4{__float_as_uint(factor), __float_as_uint(sum.x), __float_as_uint(sum.y),
-                                 __float_as_uint(to[second])};
+            rows[second] = uint4{__float_as_uint(factor) | (more ? 0x80000000u : 0u), __float_as_uint(sum.x),
+                                 __float_as_uint(sum.y), __float_as_uint(to[second])};
           }
-          ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage]), p.phase ^ 1);
+          ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.p_empty[p.stage][warp / kSourceWarps]),
+                                     p.phase ^ 1);
           send(kProducers * p.stage + rank, words, rows);
           p.advance();
           if (!more) break;
 #pragma unroll
           for (int n = 0; n < 8; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) s[n][i] = second_part[n][i];
+            for (int i = 0; i < 4; ++i) s[n][i] = rest[n][i];
           }
 #pragma unroll
           for (int second = 0; second < 2; ++second) {
@@ -339,7 +370,7 @@ struct ProducerWarp {
     const ConsumerSmem& layout = reinterpret_cast<const ConsumerSmem&>(smem);
     const uint32_t fragment = ptx::smem_addr(&layout.p[stage].fragments[warp][0][lane]);
     const uint32_t tile_row = ptx::smem_addr(&layout.p[stage].rows[row]);
-    const uint32_t full = ptx::smem_addr(&layout.p_full[stage]);
+    const uint32_t full = ptx::smem_addr(&layout.p_full[stage][warp / kSourceWarps]);
 #pragma unroll
     for (int c = 0; c < kConsumers; ++c) {
       const uint32_t bar = ptx::mapa(full, kProducers + c);

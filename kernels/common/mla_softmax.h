@@ -6,8 +6,8 @@
 //
 // A running maximum alone loses everything but the token that dominates a sequence (an attention
 // sink): all others fall below the least e4m3 number. So the reference follows the tiles' maxima down
-// as well as up, and the first tile, where sinks live, is multiplied in two parts. Plain C++: kernels
-// and the tests' model share it.
+// as well as up, and a tile in which a token dominates the others is multiplied in two parts. Plain
+// C++: kernels and the tests' model share it.
 #pragma once
 
 #include "kernels/common/mla_params.h"
@@ -20,7 +20,7 @@ inline constexpr float kReferenceFall = 4.0f;
 // It stays so close to the row's maximum: sums relative to it are then at most 2^64 * 448 * 448 times
 // the tokens, which a float holds.
 inline constexpr float kReferenceDrift = 64.0f;
-// The first part of the first tile: tokens this close to its maximum; the others are the second.
+// The first part of a tile: tokens this close to its maximum; the others may be a second.
 inline constexpr float kFirstPart = 14.0f;
 
 template <class T>
@@ -43,6 +43,14 @@ MLA_HD constexpr RowReference<T> next_reference(RowReference<T> before, T most) 
     if (most - most == T{0} && fallen < before.value) next.value = fallen;
   }
   return next;
+}
+
+// Whether a tile goes in two parts for a row: first the tokens with s >= most - kFirstPart, where
+// `most` is its maximum, then the others, the largest of which is `rest`. Not where all of them are
+// small beside what the row had before: that would be in vain, and tiles of that kind are common.
+template <class T>
+MLA_HD constexpr bool needs_second_part(RowReference<T> before, T rest) {
+  return rest > before.value - T{kReferenceFall};
 }
 
 }  // namespace mla

@@ -14,9 +14,9 @@ namespace mla {
 struct Item {
   int32_t request;      // < 0: there is no further item
   int32_t first_query;  // the request's first query token: a row of q, out and lse
-  int32_t count;        // query tokens of the request
+  uint16_t count;       // query tokens of the request
+  uint16_t first_row;   // of the row tile, within the request
   int32_t seq_len;
-  int32_t first_row;      // of the row tile, within the request
   int32_t visible_first;  // tokens that the first query token of the row tile sees
   int32_t visible;        // the same of the last one; more than the page table holds: see pages.cuh
   int32_t item_begin;     // on the line of units
@@ -195,9 +195,9 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
         put([&](Item& item) {
           item.request = b;
           item.first_query = request.first_query;
-          item.count = request.count;
+          item.count = static_cast<uint16_t>(request.count);
           item.seq_len = request.seq_len;
-          item.first_row = row_tile * rule.rows;
+          item.first_row = static_cast<uint16_t>(row_tile * rule.rows);
           item.visible_first = visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
           item.visible = visible;
           item.item_begin = item_begin;

@@ -131,25 +131,32 @@ void apply_scores(const std::vector<double>& scores, int rows, int padded_rows, 
   tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
 }
 
-// The first tile of a sequence in its two parts. Leaves `scores` changed.
-void apply_first_tile(std::vector<double>& scores, int rows, int padded_rows, int tokens,
+// The same for the model, in two parts where mla_softmax.h says so. Leaves `scores` changed.
+void apply_model_tile(std::vector<double>& scores, int rows, int padded_rows, int tokens,
                       const double* values, std::vector<double>& p, std::vector<double>& factor,
                       Partial& partial) {
   std::vector<double> second_part(scores.size(), kNegInf);
+  bool any = false;
   for (int row = 0; row < rows; ++row) {
     double* s = scores.data() + row * kTile;
-    double tile_max = kNegInf;
+    double most = kNegInf, rest = kNegInf;
     for (int token = 0; token < tokens; ++token) {
-      if (s[token] > tile_max) tile_max = s[token];
+      if (s[token] > most) most = s[token];
     }
+    const double cut = most - double{kFirstPart};
     for (int token = 0; token < tokens; ++token) {
-      if (!(s[token] < tile_max - double{kFirstPart})) continue;
+      if (s[token] < cut && s[token] > rest) rest = s[token];
+    }
+    if (!needs_second_part(partial.reference[row], rest)) continue;
+    any = true;
+    for (int token = 0; token < tokens; ++token) {
+      if (!(s[token] < cut)) continue;
       second_part[row * kTile + token] = s[token];
       s[token] = kNegInf;
     }
   }
   apply_scores(scores, rows, padded_rows, tokens, values, true, p, factor, partial);
-  apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
+  if (any) apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
 void run_task(const DecodeProblem& problem, const ReferenceOptions& options, const ReferenceResult& result,
@@ -208,10 +215,8 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
     if (task.exact) {
       apply_scores(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
     }
-    if (task.model && tile == 0) {
-      apply_first_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
-    } else if (task.model) {
-      apply_scores(scores, rows, padded_rows, tokens, values.data(), true, p, factor, *task.model);
+    if (task.model) {
+      apply_model_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
     }
   }
 }

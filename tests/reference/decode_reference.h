@@ -98,7 +98,7 @@ bool has_bad_tokens(const DecodeProblem& problem);
 // The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order, each
 // with the reference m that kernels/common/mla_softmax.h gives (units of log2):
 //   p = e4m3(448 * exp2(score * log2(e) - m)), rounded to nearest even
-// the tile of position 0 in two parts. Accumulators and row sum are brought from one reference to the
+// or in two parts, as it says. Accumulators and row sum are brought from one reference to the
 // next by exp2 of their difference, the row sum is taken from the quantised p, and splits are merged
 // with weights exp2(m_split - max of them). lse has no model: it comes from the row sum before
 // quantisation. Computed only when options.split_offsets is given and the cache is e4m3.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <random>
 
+#include "kernels/common/mla_softmax.h"
 #include "tests/reference/number_formats.h"
 
 namespace mla::reference {
@@ -101,7 +102,7 @@ TEST(DecodeReference, NothingVisibleGivesZeroAndMinusInfinity) {
   f.zero_token(0, 0);
   f.zero_token(0, 1);
   ReferenceOptions options;
-  options.split_offsets = [](QueryToken) { return SplitOffsets{}; };
+  options.split_offsets = [](QueryToken, int) { return SplitOffsets{}; };
   EXPECT_EQ(visible_tokens(f.problem, {0, 2}), 0);
   EXPECT_EQ(visible_tokens(f.problem, {1, 0}), 0);
   EXPECT_EQ(visible_tokens(f.problem, {1, 1}), 1);
@@ -118,10 +119,60 @@ TEST(DecodeReference, NothingVisibleGivesZeroAndMinusInfinity) {
   EXPECT_NEAR(r.lse[10], std::log(2.0), 1e-14);
 }
 
-TEST(DecodeReference, PageTableBoundsSeqLens) {
-  Fixture f(2, 1, 16, 1, {1000}, 1);
-  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 15);
-  EXPECT_EQ(visible_tokens(f.problem, {0, 1}), 16);
+// A table of one page of 16: what a request has beyond it is masked, and the mask does not shift.
+TEST(DecodeReference, TokensBeyondThePageTableAreMasked) {
+  Fixture f(2, 1, 16, 1, {17}, 1);
+  f.page_table[0] = 0;
+  for (int slot = 0; slot < 16; ++slot) f.zero_token(0, slot);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 16);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 1}), 17);
+  EXPECT_TRUE(has_bad_tokens(f.problem));
+  const ReferenceResult r = decode_reference(f.problem, {});
+  EXPECT_NEAR(r.lse[0], std::log(16.0), 1e-14);
+  EXPECT_NEAR(r.lse[1], std::log(16.0), 1e-14);
+  f.seq_lens[0] = 16;
+  EXPECT_FALSE(has_bad_tokens(f.problem));
+}
+
+TEST(DecodeReference, WhichTokensAreVisible) {
+  Fixture f(3, 1, 16, 1, {10, -5, -2147483647 - 1}, 1);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 8);
+  EXPECT_EQ(visible_tokens(f.problem, {1, 2}), 0);
+  EXPECT_EQ(visible_tokens(f.problem, {2, 0}), 0);
+  f.problem.causal = false;
+  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 10);
+  f.problem.causal = true;
+  const int32_t offsets[] = {0, 2, 2, 3};
+  f.problem.q_offsets = offsets;
+  EXPECT_EQ(query_count(f.problem, 0), 2);
+  EXPECT_EQ(query_index(f.problem, {2, 0}), 2);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 9);
+  EXPECT_EQ(decode_reference(f.problem, {}).query_tokens.size(), 3u);
+  // Blocks of 3 tokens, to two ranks in turn: 0-2 and 6-8 to one, 3-5 and 9 to the other.
+  f.problem.cp_size = 2;
+  f.problem.cp_interleave = 3;
+  EXPECT_EQ(visible_tokens(f.problem, {0, 1}), 6);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 6);
+  f.problem.cp_rank = 1;
+  EXPECT_EQ(visible_tokens(f.problem, {0, 1}), 4);
+  EXPECT_EQ(visible_tokens(f.problem, {0, 0}), 3);
+}
+
+// NaN in what a query token sees, in a full tile or a partial one, gives NaN for it and no other.
+TEST(DecodeReference, NaNStaysWhereItIsSeen) {
+  Fixture f(2, 1, 16, 1, {2}, 1);
+  f.page_table[0] = 0;
+  f.zero_token(0, 0);
+  f.zero_token(0, 1);
+  f.token(0, 1)[600 - kDepthV] = kE4M3NaN;
+  ReferenceOptions options;
+  options.split_offsets = [](QueryToken, int) { return SplitOffsets{0, 1}; };
+  const ReferenceResult r = decode_reference(f.problem, options);
+  EXPECT_EQ(r.lse[0], 0.0);
+  EXPECT_EQ(r.out[0], 0.0);
+  EXPECT_TRUE(std::isnan(r.lse[1]));
+  EXPECT_TRUE(std::isnan(r.out[kDepthV]));
+  EXPECT_TRUE(std::isnan(r.model_out[kDepthV]));
 }
 
 // Page size 16, 40 tokens, the middle page bad: only 16 + 8 tokens count.
@@ -138,7 +189,7 @@ TEST(DecodeReference, BadPagesAreMaskedAndCounted) {
     EXPECT_NEAR(r.lse[0], std::log(23.0), 1e-14);
     EXPECT_NEAR(r.lse[1], std::log(24.0), 1e-14);
     EXPECT_NEAR(r.out[kDepthV + 7], 1.0, 1e-14);
-    EXPECT_EQ(count_bad_pages(f.problem), 2u);  // one page, two query tokens
+    EXPECT_TRUE(has_bad_tokens(f.problem));
   }
 }
 
@@ -147,23 +198,23 @@ TEST(DecodeReference, AllPagesBadGivesZero) {
   f.page_table[0] = -1;
   f.page_table[1] = 1;
   ReferenceOptions options;
-  options.split_offsets = [](QueryToken) { return SplitOffsets{0, 1, 2}; };
+  options.split_offsets = [](QueryToken, int) { return SplitOffsets{0, 1, 2}; };
   const ReferenceResult r = decode_reference(f.problem, options);
   EXPECT_EQ(r.lse[0], -kInf);
   EXPECT_EQ(r.out[5], 0.0);
   EXPECT_EQ(r.model_out[5], 0.0);
-  EXPECT_EQ(count_bad_pages(f.problem), 2u);
+  EXPECT_TRUE(has_bad_tokens(f.problem));
 }
 
 TEST(DecodeReference, SplitsThatDoNotCoverTheTilesAreRefused) {
-  Fixture f(1, 1, 64, 1, {10}, 1);
+  Fixture f(1, 1, 64, 2, {70}, 2);
   ReferenceOptions options;
-  options.split_offsets = [](QueryToken) { return SplitOffsets{0, 2}; };
+  options.split_offsets = [](QueryToken, int) { return SplitOffsets{0, 1}; };
   try {
     decode_reference(f.problem, options);
     FAIL() << "no exception";
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "split_offsets of request 0 must rise from 0 to its 1 tiles");
+    EXPECT_STREQ(error.what(), "split_offsets of request 0 must rise from 0 to its 2 tiles");
   }
 }
 
@@ -179,12 +230,68 @@ TEST(QuantisationModel, OneTileByHand) {
   f.token(0, 0)[1] = to_e4m3(1.0);
   f.problem.softmax_scale = std::log(0.03);
   ReferenceOptions options;
-  options.split_offsets = [](QueryToken) { return SplitOffsets{0, 1}; };
+  options.split_offsets = [](QueryToken, int) { return SplitOffsets{0, 1}; };
   const ReferenceResult r = decode_reference(f.problem, options);
   EXPECT_NEAR(r.model_out[0], 13.0 / 461.0, 1e-12);
   EXPECT_NEAR(r.model_out[1], 448.0 / 461.0, 1e-12);
   EXPECT_NEAR(r.out[0], 0.03 / 1.03, 1e-12);
   EXPECT_NEAR(r.lse[0], std::log(1.03), 1e-12);
+}
+
+// Token 0 has score 0 and value 0, the 127 others score -20 (in powers of two) and value 1: too little
+// for e4m3 beside 448. In its own tile they are the second part, and the reference falls to them.
+TEST(QuantisationModel, ASinkDoesNotEraseTheRest) {
+  Fixture f(1, 1, 64, 2, {128}, 2);
+  f.page_table[0] = 0;
+  f.page_table[1] = 1;
+  f.q[kDepthV] = to_e4m3(1.0);
+  for (int i = 0; i < 128; ++i) {
+    f.zero_token(i / 64, i % 64);
+    if (i == 0) continue;
+    f.token(i / 64, i % 64)[1] = to_e4m3(1.0);
+    f.token(i / 64, i % 64)[kDepthV] = to_e4m3(-20.0);
+  }
+  f.problem.softmax_scale = std::log(2.0);
+  const double weight = 127 * std::exp2(-20.0);
+  ReferenceOptions options;
+  for (const SplitOffsets& splits : {SplitOffsets{0, 2}, SplitOffsets{0, 1, 2}}) {
+    options.split_offsets = [&](QueryToken, int) { return splits; };
+    ReferenceResult r = decode_reference(f.problem, options);
+    EXPECT_NEAR(r.model_out[1], weight / (1 + weight), 1e-14);
+    EXPECT_NEAR(r.lse[0], std::log1p(weight), 1e-14);
+    // The sink in the last tile.
+    f.page_table[0] = 1;
+    f.page_table[1] = 0;
+    r = decode_reference(f.problem, options);
+    EXPECT_NEAR(r.model_out[1], weight / (1 + weight), 1e-14);
+    f.page_table[0] = 0;
+    f.page_table[1] = 1;
+  }
+}
+
+TEST(QuantisationModel, ReferencesRiseAndFallWithinBounds) {
+  using R = RowReference<float>;
+  const auto next = [](R before, float most) {
+    const R r = next_reference(before, most);
+    return std::pair(r.value, r.most);
+  };
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  const R none = {-inf, -inf};
+  EXPECT_EQ(next(none, 3.f), std::pair(3.f, 3.f));
+  EXPECT_EQ(next(none, -inf), std::pair(-inf, -inf));
+  EXPECT_EQ(next(none, nan), std::pair(-inf, -inf));
+  EXPECT_EQ(next({3.f, 3.f}, 5.f), std::pair(5.f, 5.f));
+  EXPECT_EQ(next({3.f, 3.f}, -0.5f), std::pair(3.f, 3.f));
+  EXPECT_EQ(next({3.f, 3.f}, -1.f), std::pair(-1.f, 3.f));
+  EXPECT_EQ(next({3.f, 3.f}, -inf), std::pair(3.f, 3.f));
+  EXPECT_EQ(next({3.f, 3.f}, nan), std::pair(3.f, 3.f));
+  EXPECT_EQ(next({3.f, 3.f}, -100.f), std::pair(-61.f, 3.f));
+  EXPECT_EQ(next({-61.f, 3.f}, -100.f), std::pair(-61.f, 3.f));
+  EXPECT_EQ(next({-61.f, 3.f}, -50.f), std::pair(-50.f, 3.f));
+  EXPECT_TRUE(needs_second_part(none, -1000.f));
+  EXPECT_FALSE(needs_second_part(none, -inf));
+  EXPECT_TRUE(needs_second_part(R{0.f, 9.f}, -3.9f));
+  EXPECT_FALSE(needs_second_part(R{0.f, 9.f}, -4.f));
 }
 
 // 64 tokens with score 0 in the first tile, one with score ln 10 in the second. Against the running
@@ -203,26 +310,28 @@ TEST(QuantisationModel, RunningMaximumOfTilesInOrder) {
   f.token(1, 0)[0] = to_e4m3(1.0);
   f.problem.softmax_scale = std::log(10.0);
   ReferenceOptions options;
-  options.split_offsets = [](QueryToken) { return SplitOffsets{0, 2}; };
+  options.split_offsets = [](QueryToken, int) { return SplitOffsets{0, 2}; };
   ReferenceResult r = decode_reference(f.problem, options);
   EXPECT_NEAR(r.model_out[1], 6.4 / 7.4, 1e-12);
   EXPECT_NEAR(r.model_out[0], 1.0 / 7.4, 1e-12);
   EXPECT_NEAR(r.lse[0], std::log(74.0), 1e-12);
 
-  // Tiles in the other order: the large score comes first, so 44.8 is rounded to 44.
+  // Tiles in the other order: the large score comes first, so 44.8 is rounded to 44. (The reference
+  // falls by four powers of two, not by 3.3.) The others of its tile have 448 * 10^-4, rounded to
+  // 11/256.
   f.page_table[0] = 1;
   f.page_table[1] = 0;
   for (int slot = 1; slot < 64; ++slot) f.zero_token(1, slot);
-  for (int slot = 1; slot < 64; ++slot) f.token(1, slot)[0] = to_e4m3(-448.0);
+  for (int slot = 1; slot < 64; ++slot) f.token(1, slot)[0] = to_e4m3(-3.0);
   f.seq_lens[0] = 128;
   r = decode_reference(f.problem, options);
-  EXPECT_NEAR(r.model_out[1], 64 * 44.0 / (448.0 + 64 * 44.0), 1e-12);
-  EXPECT_NEAR(r.out[1], 6.4 / 7.4, 1e-12);
+  EXPECT_NEAR(r.model_out[1], 64 * 44.0 / (448.0 + 63 * 11.0 / 256 + 64 * 44.0), 1e-12);
+  EXPECT_NEAR(r.out[1], 64.0 / (10.0 + 63 * 0.001 + 64.0), 1e-12);
 
-  // In splits of their own both tiles are exact again: each has its own maximum.
-  options.split_offsets = [](QueryToken) { return SplitOffsets{0, 1, 2}; };
+  // In splits of their own the 64 are exact again: each tile has its own maximum.
+  options.split_offsets = [](QueryToken, int) { return SplitOffsets{0, 1, 2}; };
   r = decode_reference(f.problem, options);
-  EXPECT_NEAR(r.model_out[1], 6.4 / 7.4, 1e-12);
+  EXPECT_NEAR(r.model_out[1], 64.0 / (10.0 + 63 * 11.0 / 256 / 44.8 + 64.0), 1e-12);
 }
 
 // Textbook evaluation in two passes, straight from the formulas.
@@ -310,7 +419,7 @@ TEST_P(RandomProblems, AgreeWithTheTextbook) {
     p.seq_lens = lens.data();
     ReferenceOptions options;
     options.heads = {4, 0, 2};
-    options.split_offsets = [&](QueryToken t) {
+    options.split_offsets = [&](QueryToken t, int) {
       const int tiles = static_cast<int>((visible_tokens(p, t) + 63) / 64);
       return tiles > 3 ? SplitOffsets{0, 1, 3, tiles} : SplitOffsets{0, tiles};
     };
@@ -362,7 +471,7 @@ TEST(DecodeReference, ThreadsAndSplitsDoNotMatter) {
   const ReferenceResult one = decode_reference(f.problem, options);
   options.threads = 5;
   EXPECT_EQ(decode_reference(f.problem, options).out, one.out);
-  options.split_offsets = [&](QueryToken t) {
+  options.split_offsets = [&](QueryToken t, int) {
     return t.request == 0 ? SplitOffsets{0, 4, 5, 10} : SplitOffsets{0, 1};
   };
   const ReferenceResult split = decode_reference(f.problem, options);
