@@ -8,6 +8,7 @@
 #include "kernels/common/merge.cuh"
 #include "kernels/common/mla_params.h"
 #include "kernels/common/work.cuh"
+#include "kernels/hopper/quantisation.h"
 
 #ifndef MLA_ROWS
 #define MLA_ROWS 64
@@ -17,14 +18,12 @@ namespace mla::hopper {
 
 inline constexpr int kHeadDimK = 576;
 inline constexpr int kHeadDimV = 512;
-inline constexpr int kTileTokens = 64;
 inline constexpr int kRows = MLA_ROWS;                    // of a row tile
 inline constexpr int kCtaRows = kRows < 64 ? kRows : 64;  // rows are the N dimension of the products
 inline constexpr int kClusterSize = kRows / kCtaRows;     // CTAs that share the KV tiles by multicast
 static_assert(kRows == 16 || kRows == 32 || kRows == 64 || kRows == 128, "row tile");
 
-// Two warpgroups compute; of the third, one warp loads and one schedules.
-inline constexpr int kMathGroups = 2;
+// kMathGroups warpgroups compute; of another one, one warp loads and one schedules.
 inline constexpr int kGroupWarps = 4;
 inline constexpr int kGroupThreads = kGroupWarps * 32;
 inline constexpr int kMathWarps = kMathGroups * kGroupWarps;
@@ -77,19 +76,10 @@ inline constexpr int kPStages = 2;
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
 
-// P is scaled so that the row's reference becomes the largest e4m3 value. A new reference lies kMargin
-// above the maximum of its tile, so that it lasts; it is kept while the tiles' maxima are between it and
-// kFall below the first one (log2).
-inline constexpr float kLog2PMax = 8.807354922057604f;  // log2(448)
-inline constexpr float kMargin = 3.f;
-inline constexpr float kFall = 4.f;
 // Sums and accumulators are relative to a level that moves when a reference is this far above it (log2);
 // kNoLevel: no token yet, finite so that differences are.
 inline constexpr float kHeadroom = 32.f;
 inline constexpr float kNoLevel = -1e30f;
-// Tokens further below the maximum of their tile than this are multiplied by themselves where a single
-// token may rule the tile.
-inline constexpr float kSpread = 13.f;
 
 inline constexpr int kMaxWorkers = 512;
 using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;

@@ -13,12 +13,14 @@
 #include <thread>
 
 #include "kernels/common/mla_softmax.h"
+#include "kernels/hopper/quantisation.h"
+#include "tests/reference/hopper_model.h"
 #include "tests/reference/number_formats.h"
 #include "tests/reference/tile_math.h"
 
 namespace mla::reference {
 
-static_assert(kTile == kTileOfTokens);
+static_assert(kTile == kTileOfTokens && kTile == hopper::kTileTokens);
 
 namespace {
 
@@ -159,6 +161,27 @@ void apply_model_tile(std::vector<double>& scores, int rows, int padded_rows, in
   if (any) apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
+// The same for the Hopper family. The partial result is relative to the highest reference so far.
+void apply_hopper_tile(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
+                       const double* values, std::vector<HopperRow>& states, std::vector<double>& p,
+                       std::vector<double>& factor, Partial& partial) {
+  for (int row = 0; row < rows; ++row) {
+    double* prob = p.data() + row * kTile;
+    const double level = quantise_hopper_tile(scores.data() + row * kTile, tokens, states[row], prob);
+    const double before = partial.reference[row].value, now = std::max(before, level);
+    factor[row] = before == kNegInf ? 1.0 : std::exp2(before - now);
+    const double weight = level == kNegInf ? 1.0 : std::exp2(level - now);
+    double sum = 0.0;
+    for (int token = 0; token < tokens; ++token) {
+      prob[token] *= weight;
+      sum += prob[token];
+    }
+    partial.sum[row] = partial.sum[row] * factor[row] + sum;
+    partial.reference[row].value = now;
+  }
+  tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
+}
+
 void run_task(const DecodeProblem& problem, const ReferenceOptions& options, const ReferenceResult& result,
               bool model, Task& task) {
   const Cache cache(problem);
@@ -186,6 +209,9 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   std::vector<double> factor(padded_rows, 1.0);
   if (options.exact) task.exact = std::make_unique<Partial>(padded_rows);
   if (model) task.model = std::make_unique<Partial>(padded_rows);
+
+  std::vector<HopperRow> hopper_rows[hopper::kMathGroups];
+  for (auto& group : hopper_rows) group.resize(rows);
 
   const int last_tile = static_cast<int>(std::min<int64_t>(task.last_tile, (visible + kTile - 1) / kTile));
   for (int tile = task.first_tile; tile < last_tile; ++tile) {
@@ -215,7 +241,10 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
     if (task.exact) {
       apply_scores(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
     }
-    if (task.model) {
+    if (task.model && options.quantisation == Quantisation::kHopper) {
+      auto& states = hopper_rows[(tile - task.first_tile) % hopper::kMathGroups];
+      apply_hopper_tile(scores, rows, padded_rows, tokens, values.data(), states, p, factor, *task.model);
+    } else if (task.model) {
       apply_model_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
     }
   }

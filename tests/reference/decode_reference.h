@@ -65,11 +65,16 @@ struct QueryToken {
 // Empty where there are no tiles.
 using SplitOffsets = std::vector<int>;
 
+// Whose rules the model of the quantisation follows: kernels/common/mla_softmax.h,
+// tests/reference/hopper_model.h.
+enum class Quantisation { kCluster, kHopper };
+
 struct ReferenceOptions {
   std::vector<QueryToken> query_tokens;  // which to compute; empty: all
   std::vector<int> heads;                // which to compute; empty: all
   // The splits of a head of a query token. Null: no model of the quantisation is computed.
   std::function<SplitOffsets(QueryToken, int head)> split_offsets;
+  Quantisation quantisation = Quantisation::kCluster;
   bool exact = true;  // compute the exact result
   int threads = 0;    // 0: one per core
 };
@@ -96,9 +101,9 @@ int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token);
 bool has_bad_tokens(const DecodeProblem& problem);
 
 // The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order, each
-// with the reference m that kernels/common/mla_softmax.h gives (units of log2):
+// with the reference m that the rules of options.quantisation give (units of log2):
 //   p = e4m3(448 * exp2(score * log2(e) - m)), rounded to nearest even
-// or in two parts, as it says. Accumulators and row sum are brought from one reference to the
+// or in two parts, as they say. Accumulators and row sum are brought from one reference to the
 // next by exp2 of their difference, the row sum is taken from the quantised p, and splits are merged
 // with weights exp2(m_split - max of them). lse has no model: it comes from the row sum before
 // quantisation. Computed only when options.split_offsets is given and the cache is e4m3.

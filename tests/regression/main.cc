@@ -214,6 +214,8 @@ class DecodeTest : public testing::Test {
             static_cast<int32_t>(kernel.facts.item_overhead), static_cast<int32_t>(kernel.facts.min_share),
             static_cast<int32_t>(kernel.facts.max_flat_merge)};
         options.workers = launch_workers(prepared, c_);
+        options.family = prepared.info.family;
+        options.mma = prepared.info.mma;
         options.budget = suite.settings.budget;
         options.seed = suite.settings.seed;
         const Verdict verdict = verify(data[i], first[i], options);

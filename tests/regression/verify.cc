@@ -121,6 +121,8 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
 
   reference::ReferenceOptions reference_options;
   reference_options.heads = sample_heads(data, options);
+  reference_options.quantisation = options.family == MLA_FAMILY_HOPPER ? reference::Quantisation::kHopper
+                                                                       : reference::Quantisation::kCluster;
   reference_options.split_offsets = [&](QueryToken t, int head) {
     return splits.offsets(t.request, t.token, head);
   };

@@ -47,6 +47,8 @@ struct Verdict {
 };
 
 struct VerifyOptions {
+  mla_family family = MLA_FAMILY_CLUSTER;
+  mla_mma mma = MLA_MMA_PLAIN;
   ScheduleRule rule = {128, 64, 2, 4, 8};  // of the kernel
   int workers = 1;                         // of the launch
   double budget = 2e10;  // multiply-adds the references may cost; heads are sampled beyond it
