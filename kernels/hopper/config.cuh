@@ -128,6 +128,7 @@ struct Smem {
     float warp_sum[kGroupWarps][kCtaRows];     // exact, relative to rows[].level
     alignas(8) float sum_quantised[kCtaRows];  // relative to rows[].acc_level
   } group[kMathGroups];
+  float score_factor;                   // of scores before all else
   alignas(16) float scale[kCtaRows];    // of the output
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees
   int64_t q_offset[kCtaRows];           // bytes; < 0: no such row

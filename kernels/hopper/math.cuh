@@ -92,6 +92,11 @@ struct MathWarp {
       q_sign = 0x80808080;
     }
     if (scale == 0) scale = 0x1p-126f;  // so that a masked score, -inf, stays what it is
+    // Scores that a large factor makes as large as 2^24 must be rounded before they are compared: the
+    // reference, which is their maximum, is.
+    const bool large = !(scale <= 1);
+    if (thread() == 0) smem.score_factor = large ? scale : 1.f;  // read after a barrier of run
+    if (large) scale = 1;
   }
 
   __device__ __forceinline__ void sync_group() const {
@@ -176,9 +181,13 @@ struct MathWarp {
     ptx::pin(s);
   }
 
-  // Gives hidden scores -inf. This thread's are tokens warp * 16 + lane / 4 + {0, 8}.
+  // Applies score_factor and gives hidden scores -inf. This thread's are tokens
+  // warp * 16 + lane / 4 + {0, 8}.
   __device__ __forceinline__ void mask(int tile_begin, uint32_t bad) {
     const int chunk_log2 = params.box_tokens_log2;
+    const float factor = smem.score_factor;
+#pragma unroll
+    for (int i = 0; i < kCtaRows / 2; ++i) s[i] *= factor;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int in_tile = warp * 16 + lane / 4 + h * 8;
@@ -227,7 +236,7 @@ struct MathWarp {
     const int tile = item.first_tile + tile_in_piece;
     const int tile_begin = tile * kTileTokens;
     const uint32_t bad = smem.bad_chunks[stage];
-    if (bad != 0 || tile_begin + kTileTokens > item.visible_first) mask(tile_begin, bad);
+    if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
 
     const uint32_t buffer = own_messages % kPStages;
     Smem::Message& message = smem.messages[group][buffer];

@@ -17,7 +17,8 @@ inline constexpr float kMargin = 3.f;
 inline constexpr float kHigh = 0.5f;
 // A tile may be ruled by a single token if its maximum is so far above those before.
 inline constexpr float kFall = 4.f;
-// There, tokens further below the maximum than this are multiplied by themselves.
-inline constexpr float kSpread = 13.f;
+// There, tokens further below the maximum than this are multiplied by themselves: P of those down to
+// it are normal numbers of e4m3, 2^-6 or more.
+inline constexpr float kSpread = 11.5f;
 
 }  // namespace mla::hopper

@@ -93,18 +93,18 @@ TEST(HopperModel, ATileWithoutScoresKeepsTheReference) {
 // A sink 20 above the rest: the rest is 448 / 8 of a second part, and its reference stays.
 TEST(HopperModel, ASinkHasAPartOfItsOwn) {
   HopperRow row, other;
-  const Quantised rest = quantise(other, {16.9, 10.0});
-  const Quantised q = quantise(row, {30.0, 17.0, 10.0, 16.9, -kInf});
+  const Quantised rest = quantise(other, {16.5, 10.0});
+  const Quantised q = quantise(row, {30.0, 18.5, 10.0, 16.5, -kInf});
   EXPECT_EQ(q.level, 33.0);
   EXPECT_EQ(q.p[0], 56.0);
-  EXPECT_EQ(q.p[1], 0.0078125);  // 30 - kSpread is of the first part: 448 * 2^-16 is 3.5 of the least steps
-  EXPECT_EQ(q.p[3], std::exp2(16.9 - 30.0) * 56.0);
-  EXPECT_EQ(q.p[2], std::exp2(16.9 - 30.0) * rest.p[1]);
+  EXPECT_EQ(q.p[1], 0.01953125);  // 30 - kSpread is of the first part: 448 * 2^-14.5 is 0.0193
+  EXPECT_EQ(q.p[2], std::exp2(16.5 - 30.0) * rest.p[1]);
+  EXPECT_EQ(q.p[3], std::exp2(16.5 - 30.0) * 56.0);
   EXPECT_EQ(q.p[4], 0.0);
-  EXPECT_EQ(row.reference, 19.9);
+  EXPECT_EQ(row.reference, 19.5);
   EXPECT_EQ(row.highest, 30.0);
   // The next tile goes with it.
-  EXPECT_EQ(quantise(row, {16.0}).level, 19.9);
+  EXPECT_EQ(quantise(row, {16.0}).level, 19.5);
 }
 
 TEST(HopperModel, ASinkInALaterTile) {

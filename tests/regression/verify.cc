@@ -101,6 +101,9 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   const bool e4m3 = data.kv_format == reference::Format::kE4M3;
   const double row_bound = e4m3 ? std::max(kMaxExactRow, 2 * data.c->exact_bound) : kMaxBf16Row;
 
+  const bool wgmma = options.mma == MLA_MMA_WGMMA;
+  const double max_model_row = wgmma ? kMaxModelRowWgmma : kMaxModelRow;
+
   ScheduleInput schedule;
   schedule.rule = options.rule;
   schedule.seq_lens = data.seq_lens;
@@ -217,13 +220,15 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
           fault(where + format("relative error %.3g against the model of the quantisation, at most %.3g",
                                model_row.relative(), kMaxModelBorderRow));
         }
-        border_rows += model_row.relative() > kMaxModelRow;
+        border_rows += model_row.relative() > max_model_row;
       }
       if (!outputs.lse.empty()) {
         const double error = std::abs(got_lse - want.lse[row]);
         if (std::abs(want.lse[row]) < 1 / kMaxLse) verdict.errors.lse = std::max(verdict.errors.lse, error);
-        if (!(error <= std::max(kMaxLse, kMaxLseRelative * std::abs(want.lse[row]))))
-          fault(where + format("lse is off by %.3g, at most %.3g", error, kMaxLse));
+        const double size = std::abs(want.lse[row]);
+        const double most =
+            wgmma ? kMaxLseWgmma + kMaxLseWgmmaRelative * size : std::max(kMaxLse, kMaxLseRelative * size);
+        if (!(error <= most)) fault(where + format("lse is off by %.3g, at most %.3g", error, most));
       }
     }
   }
@@ -244,12 +249,13 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         : data.c->exact_bound > 0 ? data.c->exact_bound
                                   : kMaxExactFlat,
         "against exact attention (flat weights)", verdict.errors.exact_flat);
-  bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
+  bound(model, wgmma ? kMaxModelWgmma : kMaxModel, "against the model of the quantisation",
+        verdict.errors.model);
   const int64_t most_border_rows = 1 + verdict.rows_compared / kRowsPerBorderRow;
   if (border_rows > most_border_rows) {
     fault(format("%.0f of %.0f rows are", static_cast<double>(border_rows),
                  static_cast<double>(verdict.rows_compared)) +
-          format(" off by more than %.3g of the model of the quantisation, at most %.0f", kMaxModelRow,
+          format(" off by more than %.3g of the model of the quantisation, at most %.0f", max_model_row,
                  static_cast<double>(most_border_rows)));
   }
 
