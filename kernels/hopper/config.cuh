@@ -77,9 +77,9 @@ inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
 
 // Sums and accumulators are relative to a level that moves when a reference is this far above it (log2);
-// kNoLevel: no token yet, finite so that differences are.
+// kNoLevel: no token yet; below all scores, finite so that it has a difference of 0 from itself.
 inline constexpr float kHeadroom = 32.f;
-inline constexpr float kNoLevel = -1e30f;
+inline constexpr float kNoLevel = -3e38f;
 
 inline constexpr int kMaxWorkers = 512;
 using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;

@@ -20,6 +20,7 @@
 
 namespace mla::reference {
 
+static_assert(kDepthK <= kMaxDepth);
 static_assert(kTile == kTileOfTokens && kTile == hopper::kTileTokens);
 
 namespace {
@@ -80,9 +81,13 @@ struct Partial {
   std::vector<double> acc;                      // [rows, 512]
   std::vector<RowReference<double>> reference;  // log2; of the exact result its maximum, twice
   std::vector<double> sum;
+  std::vector<double> lse;  // log2; of the model with narrow scores
 
   explicit Partial(int rows)
-      : acc(static_cast<size_t>(rows) * kDepthV, 0.0), reference(rows, {kNegInf, kNegInf}), sum(rows, 0.0) {}
+      : acc(static_cast<size_t>(rows) * kDepthV, 0.0),
+        reference(rows, {kNegInf, kNegInf}),
+        sum(rows, 0.0),
+        lse(rows, kNegInf) {}
 };
 
 struct Task {
@@ -182,6 +187,12 @@ void apply_hopper_tile(const std::vector<double>& scores, int rows, int padded_r
   tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
 }
 
+// log2(2^a + 2^b); NaN if one is.
+double add_logarithms(double a, double b) {
+  if (!(std::min(a, b) > kNegInf)) return a == kNegInf ? b : b == kNegInf ? a : a + b;
+  return std::max(a, b) + std::log2(1.0 + std::exp2(-std::abs(a - b)));
+}
+
 void run_task(const DecodeProblem& problem, const ReferenceOptions& options, const ReferenceResult& result,
               bool model, Task& task) {
   const Cache cache(problem);
@@ -231,15 +242,27 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
       decode_row(cache.key(page, first + token), problem.kv_format, kDepthK, key, kTile);
       decode_row(cache.value(page, first + token), problem.kv_format, kDepthV, value, 1);
     }
-    tile_math().scores(q.data(), padded_rows, keys.data(), kDepthK, scores.data());
-    for (int row = 0; row < rows; ++row) {
-      for (int token = 0; token < kTile; ++token) {
-        double& score = scores[row * kTile + token];
-        score = masked[token] ? kNegInf : score * scale;
+    const auto scale_and_mask = [&] {
+      for (int row = 0; row < rows; ++row) {
+        for (int token = 0; token < kTile; ++token) {
+          double& score = scores[row * kTile + token];
+          score = masked[token] ? kNegInf : score * scale;
+        }
       }
-    }
+    };
+    tile_math().scores(q.data(), padded_rows, keys.data(), kDepthK, scores.data());
+    scale_and_mask();
     if (task.exact) {
       apply_scores(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
+    }
+    if (task.model && options.narrow_scores) {
+      tile_math().narrow_scores(q.data(), padded_rows, keys.data(), kDepthK, scores.data());
+      scale_and_mask();
+      for (int row = 0; row < rows; ++row) {
+        for (int token = 0; token < tokens; ++token) {
+          task.model->lse[row] = add_logarithms(task.model->lse[row], scores[row * kTile + token]);
+        }
+      }
     }
     if (task.model && options.quantisation == Quantisation::kHopper) {
       auto& states = hopper_rows[(tile - task.first_tile) % hopper::kMathGroups];
@@ -345,6 +368,7 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
   }
   if (model) {
     result.model_out.resize(rows * kDepthV);
+    if (options.narrow_scores) result.model_lse.resize(rows);
   }
   const int threads = options.threads > 0
                           ? options.threads
@@ -375,6 +399,11 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
         }
         if (model) {
           merge_row(modelled, row, problem.kv_scale, &result.model_out[index * kDepthV]);
+          if (options.narrow_scores) {
+            double& lse = result.model_lse[index] = kNegInf;
+            for (const Partial* partial : modelled) lse = add_logarithms(lse, partial->lse[row]);
+            lse *= std::numbers::ln2_v<double>;
+          }
         }
       }
       begin = end;
