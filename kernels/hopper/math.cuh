@@ -419,6 +419,49 @@ struct MathWarp {
     return bytes;
   }
 
+  // The first token of a tile in [begin, end) of which this warp's columns of V hold a NaN; `end` if
+  // there is none.
+  __device__ __forceinline__ int first_nan(uint32_t tile_addr, int begin, int end) const {
+    const int column =
+        group * kGroupColumns + lane % 16 / 4 * 64;  // half a warp for a token, four lanes a block
+    const uint32_t panel = tile_addr + column / kPanel * kPanelBytes;
+    const uint32_t chunk = column % kPanel / 16 + warp;
+    for (int first = begin; first < end; first += 2) {
+      const int token = min(first + lane / 16, end - 1);
+      const uint32_t word =
+          ptx::ld_shared(panel + token * kPanel + ((chunk ^ (token & 7)) << 4) + lane % 4 * 4);
+      // 0x7f and 0xff are the NaN of e4m3.
+      const uint32_t found =
+          __ballot_sync(0xffffffff, (((word & 0x7f7f7f7f) + 0x01010101) & 0x80808080) != 0);
+      if (found != 0) return (found & 0xffff) != 0 ? first : first + 1;
+    }
+    return end;
+  }
+
+  // Tokens that the last row of the row tile sees and the first does not. A row that does not see a
+  // token has P 0 for it, but 0 times a NaN of its value would be NaN. Where there is such a NaN,
+  // this makes NaN of the rows that see it, which need nothing of what follows it, either. Returns the
+  // tokens to multiply.
+  __device__ __forceinline__ int poison_rows(uint32_t tile_addr, int tile_begin, int begin, int end) {
+    const int clean = first_nan(tile_addr, begin, end);
+    if (clean < end) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[8 * j + 2 * quad]);
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if ((i % 2 == 0 ? bound.x : bound.y) > tile_begin + clean) {
+              acc[block][4 * j + i] = __int_as_float(0x7fffffff);
+            }
+          }
+        }
+      }
+    }
+    return clean;
+  }
+
   // V of a block of 64 columns by 32 tokens, as transposed pairs of columns. `row` is the address of token
   // lane.
   __device__ __forceinline__ void load_v(uint32_t (&r)[4], uint32_t row, int block, int step) const {
@@ -446,7 +489,7 @@ struct MathWarp {
     }
   }
 
-  // kMasked: some of the tile's tokens are hidden from all.
+  // kMasked: the tile's tokens from visible_in_tile on are left out.
   //
   // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float. The products
   // are of up to 32 rows, so that one is added while the next is computed. What a step needs is loaded a
@@ -585,16 +628,18 @@ struct MathWarp {
     const bool more = message.more != 0;
     const float* weights = message.weight;
     if (!(acc_aligned && message.aligned != 0)) weights = find_weights(message);
-    const int visible_in_tile = item.visible - (item.first_tile + tile_in_piece) * kTileTokens;
+    const int tile_begin = (item.first_tile + tile_in_piece) * kTileTokens;
+    const int visible_in_tile = min(item.visible - tile_begin, kTileTokens);
+    const int seen_by_all = max(item.visible_first - tile_begin, 0);
     const uint32_t tile_addr = ptx::smem_addr(&smem.kv[stage]), p = ptx::smem_addr(smem.p[from][buffer]);
     if (is_own) {
       add_sums(p, weights);
       needs_reference = was_far_below();  // after p_full: all warps have written
     }
-    if (visible_in_tile >= kTileTokens) {
+    if (seen_by_all >= kTileTokens) {
       multiply<false>(tile_addr, p, weights, 0);
     } else {
-      multiply<true>(tile_addr, p, weights, visible_in_tile);
+      multiply<true>(tile_addr, p, weights, poison_rows(tile_addr, tile_begin, seen_by_all, visible_in_tile));
     }
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[from][buffer]));

@@ -258,7 +258,8 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   };
   bound(exact_short, e4m3 ? kMaxExactShort : kMaxBf16, "against exact attention (below 1024 tokens)",
         verdict.errors.exact_short);
-  bound(exact_long, e4m3 ? kMaxExactLong : kMaxBf16, "against exact attention (from 1024 tokens on)",
+  const double max_exact_long = options.family == MLA_FAMILY_HOPPER ? kMaxExactLongHopper : kMaxExactLong;
+  bound(exact_long, e4m3 ? max_exact_long : kMaxBf16, "against exact attention (from 1024 tokens on)",
         verdict.errors.exact_long);
   bound(exact_flat,
         !e4m3                     ? kMaxBf16

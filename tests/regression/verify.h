@@ -16,6 +16,9 @@ namespace mla::test {
 // Bounds of an e4m3 kernel. "long": query tokens that see at least 1024 tokens.
 inline constexpr double kMaxExactShort = 3e-2;  // relative L2 error against exact attention
 inline constexpr double kMaxExactLong = 2e-2;
+// The Hopper family keeps a reference for many tiles, so that the largest weights are rounded, too,
+// which the cluster family has exactly.
+inline constexpr double kMaxExactLongHopper = 2.2e-2;
 inline constexpr double kMaxExactFlat = 6.25e-2;  // DecodeCase::flat: half a step of e4m3, of every weight
 inline constexpr double kMaxExactRow = 8e-2;      // of any single row
 inline constexpr double kMaxModel = 5e-3;         // against the model of the quantisation
