@@ -286,6 +286,8 @@ int run(const Options& options) {
       VerifyOptions verify_options;
       verify_options.rule = rule_of(manifest.kernels.at(kernel.prepared.kernel_index).facts);
       verify_options.workers = launch_workers(kernel, c);
+      verify_options.family = kernel.info.family;
+      verify_options.mma = kernel.info.mma;
       verdict = verify(data, runner.fetch(), verify_options);
       wrong += !verdict.faults.empty();
     }

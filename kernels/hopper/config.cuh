@@ -8,6 +8,7 @@
 #include "kernels/common/merge.cuh"
 #include "kernels/common/mla_params.h"
 #include "kernels/common/work.cuh"
+#include "kernels/hopper/quantisation.h"
 
 #ifndef MLA_ROWS
 #define MLA_ROWS 64
@@ -17,14 +18,13 @@ namespace mla::hopper {
 
 inline constexpr int kHeadDimK = 576;
 inline constexpr int kHeadDimV = 512;
-inline constexpr int kTileTokens = 64;
 inline constexpr int kRows = MLA_ROWS;                    // of a row tile
 inline constexpr int kCtaRows = kRows < 64 ? kRows : 64;  // rows are the N dimension of the products
 inline constexpr int kClusterSize = kRows / kCtaRows;     // CTAs that share the KV tiles by multicast
 static_assert(kRows == 16 || kRows == 32 || kRows == 64 || kRows == 128, "row tile");
 
 // Two warpgroups compute; of the third, one warp loads and one schedules.
-inline constexpr int kMathGroups = 2;
+inline constexpr int kMathGroups = kPairTiles;
 inline constexpr int kGroupWarps = 4;
 inline constexpr int kGroupThreads = kGroupWarps * 32;
 inline constexpr int kMathWarps = kMathGroups * kGroupWarps;
@@ -74,18 +74,6 @@ struct Queries {
 inline constexpr int kPairTokens = kMathGroups * kTileTokens;
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
-
-// P is scaled so that the row's reference becomes the largest e4m3 value. A new reference lies kMargin
-// above the maximum of its pair, so that it lasts.
-inline constexpr float kLog2PMax = 8.807354922057604f;  // log2(448)
-inline constexpr float kMargin = 3.f;
-// A maximum this far above those before may be a single token that rules its pair (log2).
-inline constexpr float kFall = 4.f;
-// Tokens further below the maximum of their pair than this are multiplied by themselves where a single
-// token may rule the pair.
-inline constexpr float kSpread = 13.f;
-// A reference never falls further than this below the highest one: float accumulators hold what is between.
-inline constexpr float kDepth = 64.f;
 
 // Splits of an item are at most as many, merged in groups of 16 at most (merge_group_size): as many row
 // states as the buffers of P hold.

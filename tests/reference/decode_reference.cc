@@ -13,12 +13,15 @@
 #include <thread>
 
 #include "kernels/common/mla_softmax.h"
+#include "kernels/hopper/quantisation.h"
+#include "tests/reference/hopper_model.h"
 #include "tests/reference/number_formats.h"
 #include "tests/reference/tile_math.h"
 
 namespace mla::reference {
 
-static_assert(kTile == kTileOfTokens);
+static_assert(kDepthK <= kMaxDepth);
+static_assert(kTile == kTileOfTokens && kTile == hopper::kTileTokens);
 
 namespace {
 
@@ -78,9 +81,13 @@ struct Partial {
   std::vector<double> acc;                      // [rows, 512]
   std::vector<RowReference<double>> reference;  // log2; of the exact result its maximum, twice
   std::vector<double> sum;
+  std::vector<double> lse;  // log2; of the model with narrow scores
 
   explicit Partial(int rows)
-      : acc(static_cast<size_t>(rows) * kDepthV, 0.0), reference(rows, {kNegInf, kNegInf}), sum(rows, 0.0) {}
+      : acc(static_cast<size_t>(rows) * kDepthV, 0.0),
+        reference(rows, {kNegInf, kNegInf}),
+        sum(rows, 0.0),
+        lse(rows, kNegInf) {}
 };
 
 struct Task {
@@ -159,6 +166,67 @@ void apply_model_tile(std::vector<double>& scores, int rows, int padded_rows, in
   if (any) apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
+// A pair of tiles of the Hopper family, whose references hold for both.
+struct HopperPair {
+  static constexpr int kTokens = hopper::kPairTiles * kTile;
+  std::vector<HopperRow> states;
+  std::vector<double> scores;  // [rows, kTokens]
+  std::vector<double> values;  // [kTokens, kDepthV]
+  std::vector<double> p;       // [rows, kTokens]
+  int tokens = 0;
+
+  explicit HopperPair(int rows)
+      : states(rows),
+        scores(static_cast<size_t>(rows) * kTokens),
+        values(static_cast<size_t>(kTokens) * kDepthV),
+        p(static_cast<size_t>(rows) * kTokens) {}
+
+  // All tiles of the pair but the last have kTile tokens.
+  void add(const std::vector<double>& tile_scores, const std::vector<double>& tile_values, int tile_tokens) {
+    for (size_t row = 0; row < states.size(); ++row) {
+      std::copy_n(tile_scores.data() + row * kTile, tile_tokens, scores.data() + row * kTokens + tokens);
+    }
+    std::copy_n(tile_values.data(), tile_tokens * kDepthV, values.data() + tokens * kDepthV);
+    tokens += tile_tokens;
+  }
+};
+
+// The same for the Hopper family. The partial result is relative to the highest reference so far.
+void apply_hopper_pair(HopperPair& pair, int padded_rows, std::vector<double>& p, std::vector<double>& factor,
+                       Partial& partial) {
+  for (size_t row = 0; row < pair.states.size(); ++row) {
+    double* prob = pair.p.data() + row * pair.kTokens;
+    const double level =
+        quantise_hopper_pair(pair.scores.data() + row * pair.kTokens, pair.tokens, pair.states[row], prob);
+    const double before = partial.reference[row].value, now = std::max(before, level);
+    factor[row] = before == kNegInf ? 1.0 : std::exp2(before - now);
+    const double weight = level == kNegInf ? 1.0 : std::exp2(level - now);
+    double sum = 0.0;
+    for (int token = 0; token < pair.tokens; ++token) {
+      prob[token] *= weight;
+      sum += prob[token];
+    }
+    partial.sum[row] = partial.sum[row] * factor[row] + sum;
+    partial.reference[row].value = now;
+  }
+  for (int first = 0; first < pair.tokens; first += kTile) {
+    const int tokens = std::min(kTile, pair.tokens - first);
+    for (size_t row = 0; row < pair.states.size(); ++row) {
+      std::copy_n(pair.p.data() + row * pair.kTokens + first, tokens, p.data() + row * kTile);
+      if (first > 0) factor[row] = 1.0;
+    }
+    tile_math().accumulate(p.data(), padded_rows, pair.values.data() + static_cast<size_t>(first) * kDepthV,
+                           tokens, kDepthV, factor.data(), partial.acc.data());
+  }
+  pair.tokens = 0;
+}
+
+// log2(2^a + 2^b); NaN if one is.
+double add_logarithms(double a, double b) {
+  if (!(std::min(a, b) > kNegInf)) return a == kNegInf ? b : b == kNegInf ? a : a + b;
+  return std::max(a, b) + std::log2(1.0 + std::exp2(-std::abs(a - b)));
+}
+
 void run_task(const DecodeProblem& problem, const ReferenceOptions& options, const ReferenceResult& result,
               bool model, Task& task) {
   const Cache cache(problem);
@@ -187,6 +255,8 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   if (options.exact) task.exact = std::make_unique<Partial>(padded_rows);
   if (model) task.model = std::make_unique<Partial>(padded_rows);
 
+  HopperPair pair(rows);
+
   const int last_tile = static_cast<int>(std::min<int64_t>(task.last_tile, (visible + kTile - 1) / kTile));
   for (int tile = task.first_tile; tile < last_tile; ++tile) {
     const int64_t first = static_cast<int64_t>(tile) * kTile;
@@ -205,17 +275,34 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
       decode_row(cache.key(page, first + token), problem.kv_format, kDepthK, key, kTile);
       decode_row(cache.value(page, first + token), problem.kv_format, kDepthV, value, 1);
     }
-    tile_math().scores(q.data(), padded_rows, keys.data(), kDepthK, scores.data());
-    for (int row = 0; row < rows; ++row) {
-      for (int token = 0; token < kTile; ++token) {
-        double& score = scores[row * kTile + token];
-        score = masked[token] ? kNegInf : score * scale;
+    const auto scale_and_mask = [&] {
+      for (int row = 0; row < rows; ++row) {
+        for (int token = 0; token < kTile; ++token) {
+          double& score = scores[row * kTile + token];
+          score = masked[token] ? kNegInf : score * scale;
+        }
       }
-    }
+    };
+    tile_math().scores(q.data(), padded_rows, keys.data(), kDepthK, scores.data());
+    scale_and_mask();
     if (task.exact) {
       apply_scores(scores, rows, padded_rows, tokens, values.data(), false, p, factor, *task.exact);
     }
-    if (task.model) {
+    if (task.model && options.narrow_scores) {
+      tile_math().narrow_scores(q.data(), padded_rows, keys.data(), kDepthK, scores.data());
+      scale_and_mask();
+      for (int row = 0; row < rows; ++row) {
+        for (int token = 0; token < tokens; ++token) {
+          task.model->lse[row] = add_logarithms(task.model->lse[row], scores[row * kTile + token]);
+        }
+      }
+    }
+    if (task.model && options.quantisation == Quantisation::kHopper) {
+      pair.add(scores, values, tokens);
+      if ((tile - task.first_tile) % hopper::kPairTiles == hopper::kPairTiles - 1 || tile + 1 == last_tile) {
+        apply_hopper_pair(pair, padded_rows, p, factor, *task.model);
+      }
+    } else if (task.model) {
       apply_model_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
     }
   }
@@ -316,6 +403,7 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
   }
   if (model) {
     result.model_out.resize(rows * kDepthV);
+    if (options.narrow_scores) result.model_lse.resize(rows);
   }
   const int threads = options.threads > 0
                           ? options.threads
@@ -346,6 +434,11 @@ ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOp
         }
         if (model) {
           merge_row(modelled, row, problem.kv_scale, &result.model_out[index * kDepthV]);
+          if (options.narrow_scores) {
+            double& lse = result.model_lse[index] = kNegInf;
+            for (const Partial* partial : modelled) lse = add_logarithms(lse, partial->lse[row]);
+            lse *= std::numbers::ln2_v<double>;
+          }
         }
       }
       begin = end;

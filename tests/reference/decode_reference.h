@@ -65,13 +65,19 @@ struct QueryToken {
 // Empty where there are no tiles.
 using SplitOffsets = std::vector<int>;
 
+// Whose rules the model of the quantisation follows: kernels/common/mla_softmax.h,
+// tests/reference/hopper_model.h.
+enum class Quantisation { kCluster, kHopper };
+
 struct ReferenceOptions {
   std::vector<QueryToken> query_tokens;  // which to compute; empty: all
   std::vector<int> heads;                // which to compute; empty: all
   // The splits of a head of a query token. Null: no model of the quantisation is computed.
   std::function<SplitOffsets(QueryToken, int head)> split_offsets;
-  bool exact = true;  // compute the exact result
-  int threads = 0;    // 0: one per core
+  Quantisation quantisation = Quantisation::kCluster;
+  bool narrow_scores = false;  // in the model; see TileMath
+  bool exact = true;           // compute the exact result
+  int threads = 0;             // 0: one per core
 };
 
 // Rows are ordered by query token, then head, both in the order of the options.
@@ -81,6 +87,7 @@ struct ReferenceResult {
   std::vector<double> out;        // [query tokens, heads, 512]
   std::vector<double> lse;        // [query tokens, heads]
   std::vector<double> model_out;  // [query tokens, heads, 512], empty without the model
+  std::vector<double> model_lse;  // [query tokens, heads], of narrow scores; else empty
 };
 
 // Query tokens of a request.
@@ -96,14 +103,14 @@ int64_t visible_tokens(const DecodeProblem& problem, QueryToken query_token);
 bool has_bad_tokens(const DecodeProblem& problem);
 
 // The model of the quantisation, for e4m3 caches. Within a split, tiles of 64 positions in order, each
-// with the reference m that kernels/common/mla_softmax.h gives (units of log2):
+// with the reference m that the rules of options.quantisation give (units of log2):
 //   p = e4m3(448 * exp2(score * log2(e) - m)), rounded to nearest even
-// or in two parts, as it says. Accumulators and row sum are brought from one reference to the
+// or in two parts, as they say. Accumulators and row sum are brought from one reference to the
 // next by exp2 of their difference, the row sum is taken from the quantised p, and splits are merged
-// with weights exp2(m_split - max of them). lse has no model: it comes from the row sum before
-// quantisation. Computed only when options.split_offsets is given and the cache is e4m3.
-// Throws std::invalid_argument when split_offsets do not cover the tiles of a query token.
-// Thread-safe; uses options.threads threads of its own.
+// with weights exp2(m_split - max of them). lse comes from the row sum before quantisation, so that it
+// has a model only with narrow scores. Computed only when options.split_offsets is given and the cache is
+// e4m3. Throws std::invalid_argument when split_offsets do not cover the tiles of a query token. Thread-safe;
+// uses options.threads threads of its own.
 ReferenceResult decode_reference(const DecodeProblem& problem, const ReferenceOptions& options);
 
 }  // namespace mla::reference

@@ -216,12 +216,10 @@ class DecodeTest : public testing::Test {
             static_cast<int32_t>(kernel.facts.max_flat_merge)};
         options.workers = launch_workers(prepared, c_);
         const char* accumulator = std::getenv("MLA_EMU_MMA_ACCUMULATOR");
-        // Warpgroup instructions keep few bits on every driver, as the hardware does.
         options.narrow =
-            prepared.info.mma == MLA_MMA_WGMMA ||
-            (suite.driver.emulated() && accumulator != nullptr && accumulator == std::string("narrow"));
-        // The Hopper family chooses its references in pairs of tiles.
-        options.model = prepared.info.family == MLA_FAMILY_CLUSTER;
+            suite.driver.emulated() && accumulator != nullptr && accumulator == std::string("narrow");
+        options.family = prepared.info.family;
+        options.mma = prepared.info.mma;
         options.budget = suite.settings.budget;
         options.seed = suite.settings.seed;
         const Verdict verdict = verify(data[i], first[i], options);
