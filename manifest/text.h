@@ -51,7 +51,7 @@ inline std::string make_safe(std::string_view text, size_t most, bool one_line) 
   while (!text.empty()) {
     uint32_t character = 0;
     size_t length = decode(text, &character);
-    char escape[8] = "";
+    char escape[16] = "";
     if (length == 0) {
       length = 1;
       snprintf(escape, sizeof(escape), "\\x%02x", static_cast<unsigned char>(text.front()));
