@@ -68,78 +68,56 @@ struct Queries {
   alignas(1024) uint8_t rope[kCtaRows * kRope];
 };
 
-// P of a tile: a row of 64 bytes for each row of Q. Every math group writes its own tiles' and both
-// read all, so that one may be a tile ahead of the other.
-inline constexpr int kPStages = 2;
-
-// Each math group holds 256 columns of the output, in blocks of 64.
+// The math groups go through the tiles in pairs, a tile's scores each. Each holds half of the columns of
+// the output, in blocks of 64, and multiplies P of both tiles with its columns of V.
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
-
-// Sums and accumulators are relative to a level that moves when a reference is this far above it (log2);
-// kNoLevel: no token yet; below all scores, finite so that it has a difference of 0 from itself.
-inline constexpr float kHeadroom = 32.f;
-inline constexpr float kNoLevel = -3e38f;
 
 inline constexpr int kMaxWorkers = 512;
 using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;
 using Queue = ItemQueue<4, kMathWarps + 1>;
 
-// Named barriers; 0 is __syncthreads.
-enum Barrier : uint32_t { kBarrierGroup0 = 1, kBarrierGroup1 = 2, kBarrierMath = 3 };
+enum Barrier : uint32_t { kBarrierMath = 1 };  // named barriers; 0 is __syncthreads
 
 struct RowTotal {
   float reference, quantised_sum, exact_sum, unused;
 };
 
+// What is known of a row so far, in log2. Math thread n keeps it for row n.
+struct alignas(16) RowState {
+  float reference;  // what the largest e4m3 value of P stands for; sums and accumulators are relative to it
+  float highest;    // maximum when a reference was last chosen, or higher ones before
+  float top;        // highest reference
+  float unused;
+};
+
 struct Smem {
   Tile kv[kStages];
   Queries q;
-  alignas(1024) uint8_t p[kMathGroups][kPStages][kCtaRows * kTileTokens];
+  alignas(1024) uint8_t p[kMathGroups][kCtaRows * kTileTokens];  // of a pair of tiles
 
-  // What goes with a P tile.
-  struct Message {
-    alignas(16) float reference[kCtaRows];  // log2, what the largest e4m3 value stands for; -inf: no token
-    alignas(16) float weight[kCtaRows];     // of P: 2 to (reference - level of the sender)
-    int32_t more;                           // the tile has a second part
-    int32_t aligned;                        // the sender's levels are those that the piece began with
-  } messages[kMathGroups][kPStages];
-
-  // What a group knows of a row so far, in log2. Thread n of the group keeps it for row n.
-  struct alignas(16) RowLevels {
-    float reference;  // of P
-    float highest;    // maximum of the group's tiles
-    float level;      // the group's exact sums are relative to it
-    float acc_level;  // accumulators and quantised sums are
-  };
-
-  // A group's own, by row.
-  struct Group {
-    RowLevels rows[kCtaRows];
-    alignas(16) float warp_max[kGroupWarps][kCtaRows];
-    alignas(16) float2 scaling[kCtaRows];   // {shift of scores, weight of P}
-    alignas(16) float raise[kCtaRows];      // factor of the sums so far
-    alignas(16) float threshold[kCtaRows];  // scores below it are left to the second part
-    alignas(16) float limit[kCtaRows];      // raw scores above it: P saturates, a new reference is needed
-    alignas(16) uint32_t
-        high[4][kGroupWarps];  // by quad and warp: rows 8 j + 2 quad + e (bit j + 16 e) near their reference
-    alignas(16) float fold[2][kCtaRows];       // weight of a P tile's product
-    alignas(16) float rescale[2][kCtaRows];    // factor of the accumulators so far
-    float warp_sum[kGroupWarps][kCtaRows];     // exact, relative to rows[].level
-    alignas(8) float sum_quantised[kCtaRows];  // relative to rows[].acc_level
-  } group[kMathGroups];
-  float score_factor;                   // of scores before all else
-  alignas(16) float scale[kCtaRows];    // of the output
+  // By row.
+  RowState rows[kCtaRows];
+  alignas(16) float by_warp[kMathWarps][kCtaRows];  // maxima of a tile; in the end, exact sums
+  alignas(16) float shift[kCtaRows];                // of scores, so that the reference becomes kLog2PMax
+  alignas(16) float limit[kCtaRows];      // raw scores above it: P saturates, a new reference is needed
+  alignas(16) float threshold[kCtaRows];  // raw scores below it are left to the second part
+  alignas(16) float rescale[kCtaRows];    // factor of sums and accumulators so far
+  float score_factor;                     // of scores before all else
+  alignas(16) float scale[kCtaRows];      // of the output
+  alignas(16) float quantised_sum[kMathGroups][kCtaRows];
+  alignas(16) float merge_weight[2][kCtaRows];
+  int32_t first_nan[kMathWarps];        // position of a value that not all rows see and that is NaN
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees
   int64_t q_offset[kCtaRows];           // bytes; < 0: no such row
   int64_t out_offset[kCtaRows];
   int64_t lse_offset[kCtaRows];  // elements
   RowTotal totals[kCtaRows];
+  alignas(16) uint32_t high[4][kMathWarps];  // by quad and warp: rows 8 j + 2 quad + e (bit j + 16 e) near
+                                             // their reference
 
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  uint64_t p_full[kMathGroups][kPStages];
-  uint64_t p_empty[kMathGroups][kPStages];
   uint32_t bad_chunks[kStages];  // of a tile: its pages outside the pool
   Queue queue;
   SplitList<kMaxWorkers> splits;

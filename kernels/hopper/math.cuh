@@ -11,6 +11,8 @@
 // of V^T.
 #pragma once
 
+#include <climits>
+
 #include "kernels/common/ptx/math.cuh"
 #include "kernels/common/ptx/mma.cuh"
 #include "kernels/common/scale.cuh"
@@ -51,41 +53,25 @@ struct MathWarp {
 
   const DecodeParams& params;
   Smem& smem;
-  Smem::Group& own;
   const int rank;   // CTA of the cluster
   const int group;  // math group
   const int warp;   // of the group
   const int lane;
-  const int member;  // thread of the group
-  const int quad;    // lane % 4: rows 8 j + 2 quad + {0, 1}
-  float scale;       // of raw scores to log2; positive (a negative one is in the sign of Q)
+  const int quad;  // lane % 4: rows 8 j + 2 quad + {0, 1}
+  float scale;     // of raw scores to log2; positive (a negative one is in the sign of Q)
   uint32_t q_sign = 0;
 
   float acc[kBlocks][kCtaRows / 2];
-  float s[kCtaRows / 2];   // scores of a tile; then the product of a block
-  float sum_exact[kLeft];  // of P over this warp, relative to rows[].level; row left_row(i)
-  float sum_quantised[2];  // of this group's P as quantised, relative to rows[].acc_level; rows 8 (lane / 4)
-                           // + ...
+  float s[kCtaRows / 2];        // scores of a tile; then the product of a block
+  float sum_exact[kLeft];       // of P over this warp; row left_row(i)
+  float sum_quantised[2];       // of this group's P as quantised; rows 8 (lane / 4) + 2 quad + {0, 1}
+  bool needs_reference = true;  // of P, for the next pair
 
-  bool needs_reference = true;  // of P, for the next tile of this group
-  bool aligned = false;         // this group's levels are those that the piece began with
-  bool acc_aligned = false;     // the accumulators' are
-
-  // Tiles of this CTA so far, which stage and phase of the rings follow from.
+  // Tiles of this CTA so far, which stage and phase of the ring follow from.
   uint32_t tiles_before = 0;
-  uint32_t own_messages = 0;      // P tiles of this group so far
-  uint32_t partner_messages = 0;  // of the other group
 
   __device__ __forceinline__ MathWarp(const DecodeParams& p, Smem& sm, int r, int w, int l)
-      : params(p),
-        smem(sm),
-        own(sm.group[w / kGroupWarps]),
-        rank(r),
-        group(w / kGroupWarps),
-        warp(w % kGroupWarps),
-        lane(l),
-        member(w % kGroupWarps * 32 + l),
-        quad(l % 4) {
+      : params(p), smem(sm), rank(r), group(w / kGroupWarps), warp(w % kGroupWarps), lane(l), quad(l % 4) {
     scale = load_score_scale(p);
     if (scale < 0) {
       scale = -scale;
@@ -99,18 +85,11 @@ struct MathWarp {
     if (large) scale = 1;
   }
 
-  __device__ __forceinline__ void sync_group() const {
-    if (group == 0) {
-      ptx::named_barrier(kBarrierGroup0, kGroupThreads);
-    } else {
-      ptx::named_barrier(kBarrierGroup1, kGroupThreads);
-    }
+  __device__ __forceinline__ int thread() const { return (group * kGroupWarps + warp) * 32 + lane; }
+  __device__ __forceinline__ void sync() const { ptx::named_barrier(kBarrierMath, kMathThreads); }
+  __device__ __forceinline__ bool any(bool flag) const {
+    return ptx::named_barrier_or(kBarrierMath, kMathThreads, flag);
   }
-  __device__ __forceinline__ bool any_in_group(bool flag) const {
-    return group == 0 ? ptx::named_barrier_or(kBarrierGroup0, kGroupThreads, flag)
-                      : ptx::named_barrier_or(kBarrierGroup1, kGroupThreads, flag);
-  }
-  __device__ __forceinline__ void sync_math() const { ptx::named_barrier(kBarrierMath, kMathThreads); }
 
   // ---- rows ------------------------------------------------------------------------------------
 
@@ -132,7 +111,10 @@ struct MathWarp {
       smem.out_offset[n] = out;
       smem.lse_offset[n] = lse;
       smem.bound[n] = bound;
+      smem.rows[n] = RowState{-INFINITY, -INFINITY, -INFINITY, 0.f};
+      smem.limit[n] = -INFINITY;
     }
+    if (n < kMathWarps) smem.first_nan[n] = INT_MAX;
   }
 
   __device__ __forceinline__ void load_q() {
@@ -149,13 +131,6 @@ struct MathWarp {
       *reinterpret_cast<uint4*>(dst) = v;
     }
     ptx::fence_proxy_async();
-  }
-
-  // What sums and accumulators are relative to (log2) need not be the maximum: float has exponents
-  // enough, and what does not move costs nothing. The first reference stays until one is far above it.
-  static __device__ __forceinline__ float follow(float level, float reference) {
-    const bool first = level == kNoLevel && reference > -INFINITY;
-    return first || reference > level + kHeadroom ? reference : level;
   }
 
   // ---- scores and P ----------------------------------------------------------------------------
@@ -201,7 +176,7 @@ struct MathWarp {
     }
   }
 
-  // Maximum of each row over the tile, in own.warp_max, a part for each warp.
+  // Maximum of each row over the tile, in smem.by_warp, a part for each warp.
   __device__ __forceinline__ void store_maxima() {
     float m[kColumns];
 #pragma unroll
@@ -210,7 +185,7 @@ struct MathWarp {
       m[2 * j + 1] = fmaxf(s[4 * j + 1], s[4 * j + 3]);
     }
     reduce_columns(m, lane, [](float a, float b) { return fmaxf(a, b); });
-    store_reduced(own.warp_max[warp], m);
+    store_reduced(smem.by_warp[group * kGroupWarps + warp], m);
   }
 
   // First of the kLeft values of reduce_columns that this lane has.
@@ -230,117 +205,104 @@ struct MathWarp {
     for (int i = 0; i < kLeft; ++i) to[left_row(i)] = v[i];
   }
 
-  // Computes P of one of this group's tiles, or its second part, and sends it to both groups.
-  __device__ __forceinline__ void produce(const Item& item, int tile_in_piece, uint32_t stage, bool second) {
-    scores(ptx::smem_addr(&smem.kv[stage]));
-    const int tile = item.first_tile + tile_in_piece;
-    const int tile_begin = tile * kTileTokens;
-    const uint32_t bad = smem.bad_chunks[stage];
-    if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
-
-    const uint32_t buffer = own_messages % kPStages;
-    Smem::Message& message = smem.messages[group][buffer];
-    ptx::mbarrier_wait(ptx::smem_addr(&smem.p_empty[group][buffer]), (own_messages / kPStages & 1) ^ 1);
-
-    // Most tiles go with the reference of the ones before. A new one is found if a score is above it, or
-    // if the last tile was far below.
+  // Computes P of this group's tile of a pair (none: all hidden), or of its second part. Returns whether
+  // there is a second part. A barrier of all math threads is the last thing it does.
+  __device__ __forceinline__ bool produce(const Item& item, int first_of_pair, bool has_tile, uint32_t stage,
+                                          bool second) {
+    if (has_tile) {
+      scores(ptx::smem_addr(&smem.kv[stage]));
+      const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
+      const uint32_t bad = smem.bad_chunks[stage];
+      if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
+    }
+    // Most pairs go with the references of the ones before. New ones are found if a score is above one, or
+    // if the last pair was far below one. After this barrier P of the last pair is no longer needed.
     bool more = false;
-    if (any_in_group(second || needs_reference || above_limit())) {
-      more = find_reference(tile, tile_in_piece, second);
-      needs_reference = false;
-    }
-    if (member < kCtaRows) {
-      message.reference[member] = own.rows[member].reference;
-      message.weight[member] = own.scaling[member].y;
-    }
-    if (member == 0) {
-      message.more = more;
-      message.aligned = aligned;
-    }
-    store_p(ptx::smem_addr(smem.p[group][buffer]), second);
+    if (any(second || needs_reference || above_limit())) more = find_references(item, first_of_pair, second);
+    store_p(ptx::smem_addr(smem.p[group]), second);
     ptx::fence_proxy_async();
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[group][buffer]));
+    sync();
+    return more;
   }
 
   __device__ __forceinline__ bool above_limit() const {
     bool above = false;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const float2 limit = *reinterpret_cast<const float2*>(&own.limit[8 * j + 2 * quad]);
+      const float2 limit = *reinterpret_cast<const float2*>(&smem.limit[8 * j + 2 * quad]);
       above |= fmaxf(s[4 * j], s[4 * j + 2]) > limit.x;
       above |= fmaxf(s[4 * j + 1], s[4 * j + 3]) > limit.y;
     }
     return above;
   }
 
-  // Chooses the references of the rows by the maxima of a tile. Where one token may rule the tile (its
-  // the first of the sequence, or with a maximum far above those before), the tokens far below it are left to
-  // a second part, with a reference of their own: they would be lost in the rounding, and matter if the value
-  // of the one is small (attention sinks). Returns whether there is such a part.
-  __device__ __forceinline__ bool find_reference(int tile, int tile_in_piece, bool second) {
-    if (second) {
-      each_below_threshold([](float&) {}, [](float& score) { score = -INFINITY; });
-    }
+  // Chooses the references of the rows by the maxima of a pair. Where one token may rule (the pair is the
+  // first of the sequence, or has a maximum far above those before), the tokens far below it are left to a
+  // second part, with a reference of their own: they would be lost in the rounding, and matter if the value
+  // of the one is small (attention sinks). Returns whether there is such a part. Each row by itself: what
+  // becomes of it does not depend on the other rows.
+  __device__ __forceinline__ bool find_references(const Item& item, int first_of_pair, bool second) {
+    if (second) each_below_threshold([](float&) {}, [](float& score) { score = -INFINITY; });
     store_maxima();
-    const bool first = tile_in_piece < kMathGroups && !second;
-    if (first && group == 1) {  // both groups begin with the levels of the first tile
-      ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[0][partner_messages % kPStages]),
-                         partner_messages / kPStages & 1);
-    }
-    sync_group();
-    bool raised = false, rules = false, unlike = false;
-    if (member < kCtaRows) {
-      float raw = own.warp_max[0][member];
+    sync();
+    bool changed = false, rules = false;
+    if (const int n = thread(); n < kCtaRows) {
+      float raw = smem.by_warp[0][n];
 #pragma unroll
-      for (int w = 1; w < kGroupWarps; ++w) raw = fmaxf(raw, own.warp_max[w][member]);
+      for (int w = 1; w < kMathWarps; ++w) raw = fmaxf(raw, smem.by_warp[w][n]);
       const float max = raw * scale;
-      // Each row by itself: what becomes of it does not depend on the other rows of the tile.
-      Smem::RowLevels row = own.rows[member];
-      const bool wanted = second || first || max > row.reference || row_was_far_below(member);
+      RowState row = smem.rows[n];
+      const float before = row.reference;
+      const bool wanted = second || first_of_pair == 0 || max > before || row_was_far_below(n);
       if (wanted && max > -INFINITY) {
-        rules = !second && (tile == 0 || max > row.highest + kFall);
+        rules = !second && (item.first_tile + first_of_pair == 0 || max > row.highest + kFall);
         row.highest = fmaxf(row.highest, max);
-        row.reference = max + kMargin;  // after a ruling token and its tile's second part: that of the others
+        row.reference = fmaxf(max + kMargin, row.top - kDepth);
+        row.top = fmaxf(row.top, row.reference);
       }
-      if (!second) own.threshold[member] = rules ? raw - kSpread / scale : -INFINITY;
-      if (first) {
-        const float common =
-            group == 0 ? row.reference : smem.messages[0][partner_messages % kPStages].reference[member];
-        if (common > -INFINITY) row.level = row.acc_level = common;
-        unlike = !(common > -INFINITY);
-      }
-      const float level = follow(row.level, row.reference);
-      raised = level != row.level;
-      own.raise[member] = ptx::ex2(row.level - level);
-      row.level = level;
-      own.rows[member] = row;
-      const bool none = row.reference == -INFINITY;
-      own.scaling[member] =
-          float2{kLog2PMax - (none ? 0.f : row.reference), none ? 0.f : ptx::ex2(row.reference - level)};
-      own.limit[member] = row.reference / scale;
+      if (!second) smem.threshold[n] = rules ? raw - kSpread / scale : -INFINITY;
+      changed = row.reference != before;
+      smem.rescale[n] = changed ? ptx::ex2(before - row.reference) : 1.f;
+      smem.shift[n] = kLog2PMax - (row.reference == -INFINITY ? 0.f : row.reference);
+      smem.limit[n] = row.reference / scale;
+      smem.rows[n] = row;
     }
-    if (first)
-      aligned = acc_aligned = group == 0 || smem.messages[0][partner_messages % kPStages].aligned != 0;
-    if (any_in_group(raised || unlike)) {
-#pragma unroll
-      for (int i = 0; i < kLeft; ++i) sum_exact[i] *= own.raise[left_row(i)];
-      aligned = false;
-      if (first) acc_aligned = false;
-    }
-    if (second || !any_in_group(rules)) return false;
+    if (any(changed)) rescale();
+    if (second || !any(rules)) return false;
     bool low = false;  // are there tokens that it would save
     each_below_threshold([&](float& score) { low |= score > -INFINITY; }, [](float&) {});
-    if (!any_in_group(low)) return false;
+    if (!any(low)) return false;
     each_below_threshold([](float& score) { score = -INFINITY; }, [](float&) {});
     return true;
+  }
+
+  __device__ __forceinline__ void rescale() {
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] *= smem.rescale[left_row(i)];
+    const float2 own = *reinterpret_cast<const float2*>(&smem.rescale[8 * (lane / 4 % kGroups) + 2 * quad]);
+    sum_quantised[0] *= own.x;
+    sum_quantised[1] *= own.y;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 factor = *reinterpret_cast<const float2*>(&smem.rescale[8 * j + 2 * quad]);
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        acc[block][4 * j] *= factor.x;
+        acc[block][4 * j + 1] *= factor.y;
+        acc[block][4 * j + 2] *= factor.x;
+        acc[block][4 * j + 3] *= factor.y;
+      }
+    }
   }
 
   template <class Below, class Other>
   __device__ __forceinline__ void each_below_threshold(const Below& below, const Other& other) {
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const float2 threshold = *reinterpret_cast<const float2*>(&own.threshold[8 * j + 2 * quad]);
+      const float2 threshold = *reinterpret_cast<const float2*>(&smem.threshold[8 * j + 2 * quad]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (s[4 * j + i] < (i % 2 == 0 ? threshold.x : threshold.y)) {
@@ -359,14 +321,14 @@ struct MathWarp {
     uint32_t high = 0;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const float4 scaling = *reinterpret_cast<const float4*>(&own.scaling[8 * j + 2 * quad]);
-      const float shift[2] = {scaling.x, scaling.z}, weight[2] = {scaling.y, scaling.w};
+      const float2 shifts = *reinterpret_cast<const float2*>(&smem.shift[8 * j + 2 * quad]);
+      const float shift[2] = {shifts.x, shifts.y};
       uint16_t pairs[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const float a = ptx::ex2(fmaf(s[4 * j + e], scale, shift[e])),
                     b = ptx::ex2(fmaf(s[4 * j + 2 + e], scale, shift[e]));
-        sums[2 * j + e] = (a + b) * weight[e];
+        sums[2 * j + e] = a + b;
         pairs[e] = ptx::cvt_e4m3x2(a, b);
       }
       words[j] = pairs[0] | static_cast<uint32_t>(pairs[1]) << 16;
@@ -391,19 +353,22 @@ struct MathWarp {
     for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
 #pragma unroll
     for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
-    if (lane < 4 && !second) own.high[quad][warp] = high;
+    if (lane < 4 && !second) smem.high[quad][group * kGroupWarps + warp] = high;
   }
 
+  // Rows (bits as in smem.high) with a token near their reference in the last pair; to be asked after a
+  // barrier.
+  __device__ __forceinline__ uint32_t near_rows(int of_quad) const {
+    static_assert(kMathWarps == 8, "two vectors of four");
+    const uint4 a = reinterpret_cast<const uint4*>(smem.high[of_quad])[0];
+    const uint4 b = reinterpret_cast<const uint4*>(smem.high[of_quad])[1];
+    return a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w;
+  }
   __device__ __forceinline__ bool row_was_far_below(int row) const {
-    const uint4 high = *reinterpret_cast<const uint4*>(own.high[row % 8 / 2]);
-    return !((high.x | high.y | high.z | high.w) >> (row / 8 + row % 2 * 16) & 1);
+    return !(near_rows(row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
   }
-
-  // Whether a row of the tile before lay far below its reference; to be asked after a barrier.
-  __device__ __forceinline__ bool was_far_below() const {
-    const uint4 high = *reinterpret_cast<const uint4*>(own.high[quad]);
-    constexpr uint32_t kAll = ((1u << kGroups) - 1) * 0x10001u;
-    return (high.x | high.y | high.z | high.w) != kAll;
+  __device__ __forceinline__ bool any_was_far_below() const {
+    return near_rows(quad) != ((1u << kGroups) - 1) * 0x10001u;
   }
 
   // ---- O ---------------------------------------------------------------------------------------
@@ -421,10 +386,9 @@ struct MathWarp {
 
   // The first token of a tile in [begin, end) of which this warp's columns of V hold a NaN; `end` if
   // there is none.
-  __device__ __forceinline__ int first_nan(uint32_t tile_addr, int begin, int end) const {
-    const int column =
-        group * kGroupColumns + lane % 16 / 4 * 64;  // half a warp for a token, four lanes a block
-    const uint32_t panel = tile_addr + column / kPanel * kPanelBytes;
+  __device__ __forceinline__ int first_nan(uint32_t stage, int begin, int end) const {
+    const int column = group * kGroupColumns + lane % 16 / 4 * 64;  // half a warp a token, four lanes a block
+    const uint32_t panel = ptx::smem_addr(&smem.kv[stage]) + column / kPanel * kPanelBytes;
     const uint32_t chunk = column % kPanel / 16 + warp;
     for (int first = begin; first < end; first += 2) {
       const int token = min(first + lane / 16, end - 1);
@@ -438,27 +402,18 @@ struct MathWarp {
     return end;
   }
 
-  // Tokens that the last row of the row tile sees and the first does not. A row that does not see a
-  // token has P 0 for it, but 0 times a NaN of its value would be NaN. Where there is such a NaN,
-  // this makes NaN of the rows that see it, which need nothing of what follows it, either. Returns the
-  // tokens to multiply.
-  __device__ __forceinline__ int poison_rows(uint32_t tile_addr, int tile_begin, int begin, int end) {
-    const int clean = first_nan(tile_addr, begin, end);
-    if (clean < end) {
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[8 * j + 2 * quad]);
-#pragma unroll
-        for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if ((i % 2 == 0 ? bound.x : bound.y) > tile_begin + clean) {
-              acc[block][4 * j + i] = __int_as_float(0x7fffffff);
-            }
-          }
-        }
-      }
-    }
+  // Of a tile's tokens that the last row of the row tile sees and the first does not: a row that does not
+  // see a token has P 0 for it, but 0 times a NaN of its value would be NaN. Where there is such a NaN, the
+  // rows that see it become NaN in the end, and need nothing of what follows it, either. Returns the tokens
+  // to multiply.
+  __device__ __forceinline__ int tokens_before_nan(const Item& item, int tile_in_piece, uint32_t stage) {
+    const int tile_begin = (item.first_tile + tile_in_piece) * kTileTokens;
+    const int end = min(item.visible - tile_begin, kTileTokens);
+    const int begin = max(item.visible_first - tile_begin, 0);
+    if (begin >= end) return end;
+    const int clean = first_nan(stage, begin, end);
+    int& first = smem.first_nan[group * kGroupWarps + warp];
+    if (clean < end && lane == 0) first = min(first, tile_begin + clean);
     return clean;
   }
 
@@ -472,101 +427,121 @@ struct MathWarp {
   }
 
   // The fragment of V^T: row r is column 2 r of the block, row r + 8 column 2 r + 1.
-  template <bool kMasked>
-  __device__ __forceinline__ void transpose_v(uint32_t (&a)[4], const uint32_t (&r)[4], int step,
-                                              int visible_in_tile) const {
+  __device__ __forceinline__ void transpose_v(uint32_t (&a)[4], const uint32_t (&r)[4]) const {
     a[0] = __byte_perm(r[0], r[1], 0x6240);
     a[1] = __byte_perm(r[0], r[1], 0x7351);
     a[2] = __byte_perm(r[2], r[3], 0x6240);
     a[3] = __byte_perm(r[2], r[3], 0x7351);
-    if constexpr (kMasked) {
-      const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
-      const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
-      a[0] &= low;
-      a[1] &= low;
-      a[2] &= high;
-      a[3] &= high;
-    }
   }
 
-  // kMasked: the tile's tokens from visible_in_tile on are left out.
+  __device__ __forceinline__ void mask_v(uint32_t (&a)[4], int step, int visible_in_tile) const {
+    const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
+    const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
+    a[0] &= low;
+    a[1] &= low;
+    a[2] &= high;
+    a[3] &= high;
+  }
+
+  // O^T += V^T P^T of a pair of tiles, `visible` tokens of each at most.
   //
-  // The tensor core keeps few bits of a long sum; a tile's is short, and goes on in float. The products
-  // are of up to 32 rows, so that one is added while the next is computed. What a step needs is loaded a
-  // step before, behind the products under way.
-  template <bool kMasked>
-  __device__ __forceinline__ void multiply(uint32_t tile_addr, uint32_t p, const float* weights,
-                                           int visible_in_tile) {
-    constexpr int kPart = kCtaRows < 32 ? kCtaRows : 32;
-    constexpr int kParts = kCtaRows / kPart;
-    constexpr int kProducts = kBlocks * kParts;
-    const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);  // uniform
-    const uint32_t row = tile_addr + lane * kPanel;
-    uint32_t raw[2][4], a[2][2][4];
-    float product[2][kPart / 2];
-    float2 weight[kPart / 8];
+  // The tensor core keeps few bits of a long sum; a pair's is short, and goes on in float. What a step
+  // needs is loaded behind the product under way. Up to 32 rows there are registers for two products, and
+  // one is added while the next is computed.
+  __device__ __forceinline__ void multiply(const uint32_t (&stages)[kMathGroups],
+                                           const int (&visible)[kMathGroups]) {
+    constexpr int kProducts = kCtaRows < 64 ? 2 : 1;
+    constexpr int kSteps = kPairTokens / 32;
+    constexpr int kTileSteps = kTileTokens / 32;
+    const uint32_t rows[kMathGroups] = {ptx::smem_addr(&smem.kv[stages[0]]) + lane * kPanel,
+                                        ptx::smem_addr(&smem.kv[stages[1]]) + lane * kPanel};
+    const bool masked = visible[0] < kTileTokens || visible[1] < kTileTokens;
+    uint32_t raw[kSteps][4], a[kProducts][kSteps][4];
     const auto load = [&](int block) {
-      load_v(raw[0], row, block, 0);
-      load_v(raw[1], row, block, 1);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        load_v(raw[step], rows[step / kTileSteps], block, step % kTileSteps);
+      }
     };
     const auto transpose = [&](int block) {
-      transpose_v<kMasked>(a[block % 2][0], raw[0], 0, visible_in_tile);
-      transpose_v<kMasked>(a[block % 2][1], raw[1], 1, visible_in_tile);
-    };
-    const auto load_weights = [&](int part) {
 #pragma unroll
-      for (int j = 0; j < kPart / 8; ++j) {
-        weight[j] = *reinterpret_cast<const float2*>(&weights[part * kPart + 8 * j + 2 * quad]);
+      for (int step = 0; step < kSteps; ++step) transpose_v(a[block % kProducts][step], raw[step]);
+      if (masked) {
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          mask_v(a[block % kProducts][step], step % kTileSteps, visible[step / kTileSteps]);
+        }
       }
     };
-    const auto add = [&](int index) {
-      const int block = index / kParts, part = index % kParts;
+    const uint32_t p = ptx::wgmma_address(ptx::smem_addr(smem.p));
+    float other[kCtaRows / 2];
+    const auto issue = [&](float(&product)[kCtaRows / 2], const uint32_t(&f)[kSteps][4]) {
+      ptx::pin(product);
+      ptx::wgmma_fence();
 #pragma unroll
-      for (int j = 0; j < kPart / 8; ++j) {
-        float* to = &acc[block][part * kPart / 2 + 4 * j];
-        const float* from = &product[index % 2][4 * j];
-        to[0] = fmaf(from[0], weight[j].x, to[0]);
-        to[1] = fmaf(from[1], weight[j].y, to[1]);
-        to[2] = fmaf(from[2], weight[j].x, to[2]);
-        to[3] = fmaf(from[3], weight[j].y, to[3]);
+      for (int step = 0; step < kSteps; ++step) {
+        ptx::wgmma_rs<kTileTokens>(
+            product, f[step], p + step / kTileSteps * kCtaRows * kTileTokens / 16 + step % kTileSteps * 2,
+            step > 0);
       }
+      ptx::wgmma_commit();
+    };
+    const auto add = [&](int block, float(&product)[kCtaRows / 2]) {
+#pragma unroll
+      for (int i = 0; i < kCtaRows / 2; ++i) acc[block][i] += product[i];
     };
     load(0);
+    add_sums(p + group * kCtaRows * kTileTokens / 16);
     transpose(0);
-    if constexpr (kParts == 1) load_weights(0);
 #pragma unroll
-    for (int index = 0; index < kProducts; ++index) {
-      const int block = index / kParts, part = index % kParts;
-      ptx::pin(product[index % 2]);
-      ptx::wgmma_fence();
-      const uint32_t b_part = b + part * kPart * kTileTokens / 16;
-      ptx::wgmma_rs<kTileTokens>(product[index % 2], a[block % 2][0], b_part, 0);
-      ptx::wgmma_rs<kTileTokens>(product[index % 2], a[block % 2][1], b_part + 2, 1);
-      ptx::wgmma_commit();
-      if (part == 0 && block + 1 < kBlocks) load(block + 1);
-      if (index > 0) {
-        if constexpr (kParts > 1) load_weights((index - 1) % kParts);
-        ptx::wgmma_wait<1>();
-        ptx::pin(product[(index - 1) % 2]);
+    for (int block = 0; block < kBlocks; ++block) {
+      if constexpr (kProducts == 2) {
+        if (block % 2 == 0) {
+          issue(s, a[0]);
+        } else {
+          issue(other, a[kProducts - 1]);
+        }
+        if (block + 1 < kBlocks) load(block + 1);
+        if (block > 0) {
+          ptx::wgmma_wait<1>();
+          if (block % 2 == 0) {
+            ptx::pin(other);
+          } else {
+            ptx::pin(s);
+          }
+        }
+        if (block + 1 < kBlocks) transpose(block + 1);
+        if (block > 0) {
+          if (block % 2 == 0) {
+            add(block - 1, other);
+          } else {
+            add(block - 1, s);
+          }
+        }
+      } else {
+        issue(s, a[0]);
+        if (block + 1 < kBlocks) load(block + 1);
+        ptx::wgmma_wait<0>();
+        ptx::pin(s);
+        if (block + 1 < kBlocks) transpose(block + 1);
+        add(block, s);
       }
-      if (part == 0 && block + 1 < kBlocks) transpose(block + 1);
-      if (index > 0) add(index - 1);
     }
-    if constexpr (kParts > 1) load_weights(kParts - 1);
-    ptx::wgmma_wait<0>();
-    ptx::pin(product[(kProducts - 1) % 2]);
-    add(kProducts - 1);
+    if constexpr (kProducts == 2) {
+      ptx::wgmma_wait<0>();
+      ptx::pin(other);
+      add(kBlocks - 1, other);
+    }
   }
 
-  // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel.
-  // The tensor core adds them up: a product with ones has them in every row.
-  __device__ __forceinline__ void add_sums(uint32_t p, const float* weights) {
-    const uint32_t b = __shfl_sync(0xffffffff, ptx::wgmma_address(p), 0);
+  // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel. The
+  // tensor core adds them up: a product with ones has them in every row. Of this group's tile.
+  __device__ __forceinline__ void add_sums(uint32_t p) {
     constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
     ptx::pin(s);
     ptx::wgmma_fence();
-    ptx::wgmma_rs<kTileTokens>(s, kOnes, b, 0);
-    ptx::wgmma_rs<kTileTokens>(s, kOnes, b + 2, 1);
+    ptx::wgmma_rs<kTileTokens>(s, kOnes, p, 0);
+    ptx::wgmma_rs<kTileTokens>(s, kOnes, p + 2, 1);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
@@ -576,76 +551,8 @@ struct MathWarp {
     for (int j = 1; j < kGroups; ++j) {
       if (mine == j) sum = float2{s[4 * j], s[4 * j + 1]};
     }
-    const float2 weight = *reinterpret_cast<const float2*>(&weights[8 * mine + 2 * quad]);
-    sum_quantised[0] = fmaf(sum.x, weight.x, sum_quantised[0]);
-    sum_quantised[1] = fmaf(sum.y, weight.y, sum_quantised[1]);
-  }
-
-  __device__ __forceinline__ void scale_acc(const float (&factors)[kCtaRows]) {
-    const float2 own_factor = *reinterpret_cast<const float2*>(&factors[8 * (lane / 4 % kGroups) + 2 * quad]);
-    sum_quantised[0] *= own_factor.x;
-    sum_quantised[1] *= own_factor.y;
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const float2 factor = *reinterpret_cast<const float2*>(&factors[8 * j + 2 * quad]);
-#pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        acc[block][4 * j] *= factor.x;
-        acc[block][4 * j + 1] *= factor.y;
-        acc[block][4 * j + 2] *= factor.x;
-        acc[block][4 * j + 3] *= factor.y;
-      }
-    }
-  }
-
-  // The weights of a P tile relative to the accumulators' levels, which may move.
-  __device__ __forceinline__ const float* find_weights(const Smem::Message& message) {
-    // Two tables in turn: a slow warp may still read that of the tile before.
-    const uint32_t table = (own_messages + partner_messages) % 2;
-    bool raised = false;
-    if (member < kCtaRows) {
-      const float reference = message.reference[member];
-      const float before = own.rows[member].acc_level, level = follow(before, reference);
-      raised = level != before;
-      own.rescale[table][member] = ptx::ex2(before - level);
-      own.fold[table][member] = reference == -INFINITY ? 0.f : ptx::ex2(reference - level);
-      own.rows[member].acc_level = level;
-    }
-    if (any_in_group(raised)) {
-      scale_acc(own.rescale[table]);
-      acc_aligned = false;
-    }
-    return own.fold[table];
-  }
-
-  // Takes the next P tile of this group or the other one. Returns whether the tile has a second part.
-  __device__ __forceinline__ bool consume(const Item& item, bool is_own, int tile_in_piece, uint32_t stage) {
-    const int from = is_own ? group : group ^ 1;
-    const uint32_t number = is_own ? own_messages : partner_messages;
-    const uint32_t buffer = number % kPStages;
-    const Smem::Message& message = smem.messages[from][buffer];
-    ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[from][buffer]), number / kPStages & 1);
-    const bool more = message.more != 0;
-    const float* weights = message.weight;
-    if (!(acc_aligned && message.aligned != 0)) weights = find_weights(message);
-    const int tile_begin = (item.first_tile + tile_in_piece) * kTileTokens;
-    const int visible_in_tile = min(item.visible - tile_begin, kTileTokens);
-    const int seen_by_all = max(item.visible_first - tile_begin, 0);
-    const uint32_t tile_addr = ptx::smem_addr(&smem.kv[stage]), p = ptx::smem_addr(smem.p[from][buffer]);
-    if (is_own) {
-      add_sums(p, weights);
-      needs_reference = was_far_below();  // after p_full: all warps have written
-    }
-    if (seen_by_all >= kTileTokens) {
-      multiply<false>(tile_addr, p, weights, 0);
-    } else {
-      multiply<true>(tile_addr, p, weights, poison_rows(tile_addr, tile_begin, seen_by_all, visible_in_tile));
-    }
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[from][buffer]));
-    own_messages += is_own;
-    partner_messages += !is_own;
-    return more;
+    sum_quantised[0] += sum.x;
+    sum_quantised[1] += sum.y;
   }
 
   // ---- items -----------------------------------------------------------------------------------
@@ -658,16 +565,13 @@ struct MathWarp {
     }
   }
 
-  // Waits for the tile of the given number in this piece of an item; its stage.
-  __device__ __forceinline__ uint32_t wait_tile(int tile) const {
-    const uint32_t number = tiles_before + tile;
-    const uint32_t stage = number % kStages;
-    ptx::mbarrier_wait(ptx::smem_addr(&smem.full[stage]), number / kStages & 1);
-    return stage;
+  // Of the tile of the given number in this piece of an item.
+  __device__ __forceinline__ uint32_t stage_of(int tile) const { return (tiles_before + tile) % kStages; }
+  __device__ __forceinline__ void wait_tile(int tile) const {
+    ptx::mbarrier_wait(ptx::smem_addr(&smem.full[stage_of(tile)]), (tiles_before + tile) / kStages & 1);
   }
 
   __device__ __forceinline__ void release(uint32_t stage) const {
-    __syncwarp();
     const uint32_t empty = ptx::smem_addr(&smem.empty[stage]);
     if constexpr (kClusterSize > 1) {
       if (lane < kClusterSize) ptx::mbarrier_arrive_remote(ptx::mapa(empty, lane));
@@ -679,36 +583,39 @@ struct MathWarp {
   __device__ __forceinline__ void run() {
     for (ItemReader items(smem.queue, lane); items.next();) {
       const Item& item = items.item();
-      sync_math();  // the item before is done with the rows
+      sync();  // the item before is done with the rows
       prepare_rows(item);
-      sync_math();
-      if (item.tiles > 0) load_q();
       clear();
 #pragma unroll
       for (int i = 0; i < kLeft; ++i) sum_exact[i] = 0.f;
       sum_quantised[0] = sum_quantised[1] = 0.f;
-      if (member < kCtaRows) own.rows[member] = Smem::RowLevels{-INFINITY, -INFINITY, kNoLevel, kNoLevel};
       needs_reference = true;
-      acc_aligned = false;
-      sync_math();
+      sync();
+      if (item.tiles > 0) load_q();
+      sync();
 
-      // Own tile, other group's tile, own tile, ... One copy of each step's code: registers are short.
       const int count = item.last_tile - item.first_tile;
-      int tile = group;  // within the piece
-      bool second = false;
-      for (int left = count; left > 0;) {
-        if (tile >= count) {  // the last pair lacks the other tile
-          tile ^= 1;
-          continue;
+      for (int first = 0; first < count; first += kMathGroups) {
+        // The last pair may lack its second tile: the first stands for it, with nothing visible.
+        const bool whole = first + 1 < count;
+        const uint32_t stages[kMathGroups] = {stage_of(first), stage_of(whole ? first + 1 : first)};
+        const bool has_tile = group == 0 || whole;
+        const int own = has_tile ? first + group : first;
+        wait_tile(own);
+        bool more = produce(item, first, has_tile, stage_of(own), false);
+        wait_tile(group == 0 && whole ? first + 1 : first);
+        const int visible[kMathGroups] = {tokens_before_nan(item, first, stages[0]),
+                                          whole ? tokens_before_nan(item, first + 1, stages[1]) : 0};
+        for (;;) {
+          needs_reference = any_was_far_below();
+          multiply(stages, visible);
+          if (!more) break;
+          produce(item, first, has_tile, stage_of(own), true);
+          more = false;
         }
-        const uint32_t stage = wait_tile(tile);
-        const bool is_own = tile % kMathGroups == group;
-        if (is_own) produce(item, tile, stage, second);
-        second = consume(item, is_own, tile, stage) && !second;
-        if (second) continue;
-        release(stage);
-        --left;
-        tile = is_own ? tile ^ 1 : (tile & ~1) + kMathGroups + group;
+        __syncwarp();
+        release(stages[0]);
+        if (whole) release(stages[1]);
       }
       tiles_before += count;
       finish_sums();
@@ -719,37 +626,31 @@ struct MathWarp {
     }
   }
 
-  // The totals of every row over both groups, in smem.totals.
+  // The totals of every row, in smem.totals.
   __device__ __forceinline__ void finish_sums() {
-    store_reduced(own.warp_sum[warp], sum_exact);
-    if (warp == 0 && lane / 4 < kGroups) {  // every warp has them
-      *reinterpret_cast<float2*>(&own.sum_quantised[8 * (lane / 4) + 2 * quad]) =
+    store_reduced(smem.by_warp[group * kGroupWarps + warp], sum_exact);
+    if (warp == 0 && lane / 4 < kGroups) {  // every warp of the group has them
+      *reinterpret_cast<float2*>(&smem.quantised_sum[group][8 * (lane / 4) + 2 * quad]) =
           float2{sum_quantised[0], sum_quantised[1]};
     }
-    sync_math();
-    if (member < kCtaRows) {
-      const float top = fmaxf(smem.group[0].rows[member].level, smem.group[1].rows[member].level);
-      own.fold[0][member] = ptx::ex2(own.rows[member].acc_level - top);
-      if (group == 0) {
-        RowTotal total{top == kNoLevel ? -INFINITY : top, 0.f, 0.f, 0.f};
+    sync();
+    if (const int n = thread(); n < kCtaRows) {
+      int first_nan = smem.first_nan[0];
 #pragma unroll
-        for (int g = 0; g < kMathGroups; ++g) {
-          const Smem::Group& part = smem.group[g];
-          total.quantised_sum += part.sum_quantised[member] * ptx::ex2(part.rows[member].acc_level - top);
-          const float weight = ptx::ex2(part.rows[member].level - top);
+      for (int w = 1; w < kMathWarps; ++w) first_nan = min(first_nan, smem.first_nan[w]);
+      const float poison = smem.bound[n] > first_nan ? __int_as_float(0x7fffffff) : 0.f;
+      RowTotal total{smem.rows[n].reference, poison, 0.f, 0.f};
 #pragma unroll
-          for (int w = 0; w < kGroupWarps; ++w) total.exact_sum += part.warp_sum[w][member] * weight;
-        }
-        smem.totals[member] = total;
-      }
+      for (int g = 0; g < kMathGroups; ++g) total.quantised_sum += smem.quantised_sum[g][n];
+#pragma unroll
+      for (int w = 0; w < kMathWarps; ++w) total.exact_sum += smem.by_warp[w][n];
+      smem.totals[n] = total;
     }
-    sync_math();
-    scale_acc(own.fold[0]);
   }
 
   __device__ __forceinline__ void write_output(const Item& item) {
     const int n = thread();
-    if (n < kCtaRows) {
+    if (n < kCtaRows) {  // written by the same thread
       const RowTotal total = smem.totals[n];
       // No token at all; a NaN among the scores leaves the maximum alone, but not the sums.
       const bool empty = total.reference == -INFINITY && total.exact_sum == 0.f;
@@ -760,7 +661,7 @@ struct MathWarp {
             empty ? -INFINITY : kLn2 * (total.reference - kLog2PMax + ptx::lg2(total.exact_sum));
       }
     }
-    sync_math();
+    sync();
     const int column = group * kGroupColumns + warp * 16 + lane / 4 * 2;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
@@ -781,9 +682,6 @@ struct MathWarp {
   }
 
   // ---- split items (merge_item) ------------------------------------------------------------------
-
-  __device__ __forceinline__ void sync() const { sync_math(); }
-  __device__ __forceinline__ int thread() const { return group * kGroupThreads + member; }
 
   __device__ __forceinline__ void store_partial(int slot) const {
     const int n = thread();
@@ -809,22 +707,22 @@ struct MathWarp {
     clear();
     const int n = thread();
     float top = -INFINITY;
-    if (member < kCtaRows) {
+    if (n < kCtaRows) {
       for (int i = 0; i < slots.count; ++i) {
-        top = fmaxf(top, __ldcg(&Layout::row_state(params, slots[i], rank)[member].x));
+        top = fmaxf(top, __ldcg(&Layout::row_state(params, slots[i], rank)[n].x));
       }
     }
     RowTotal total{top, 0.f, 0.f, 0.f};
     for (int i = 0; i < slots.count; ++i) {
-      if (member < kCtaRows) {
-        const float4 state = __ldcg(&Layout::row_state(params, slots[i], rank)[member]);
+      if (n < kCtaRows) {
+        const float4 state = __ldcg(&Layout::row_state(params, slots[i], rank)[n]);
         const float weight = top == -INFINITY ? 1.f : ptx::ex2(state.x - top);
         total.quantised_sum += state.y * weight;
         total.exact_sum += state.z * weight;
-        own.fold[i % 2][member] = weight;
+        smem.merge_weight[i % 2][n] = weight;
       }
-      sync_group();  // two tables in turn, so that one barrier is enough
-      const float* weights = own.fold[i % 2];
+      sync();  // two tables in turn, so that one barrier is enough
+      const float* weights = smem.merge_weight[i % 2];
       const float4* src = Layout::acc(params, slots[i], rank) + n;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
@@ -840,7 +738,7 @@ struct MathWarp {
       }
     }
     if (n < kCtaRows) smem.totals[n] = total;
-    sync_math();
+    sync();
   }
 };
 

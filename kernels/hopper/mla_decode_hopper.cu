@@ -81,12 +81,6 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
       ptx::mbarrier_init(ptx::smem_addr(&smem.full[i]), 1);
       ptx::mbarrier_init(ptx::smem_addr(&smem.empty[i]), kMathWarps * kClusterSize);
     }
-    for (int g = 0; g < kMathGroups; ++g) {
-      for (int i = 0; i < kPStages; ++i) {
-        ptx::mbarrier_init(ptx::smem_addr(&smem.p_full[g][i]), kGroupWarps);
-        ptx::mbarrier_init(ptx::smem_addr(&smem.p_empty[g][i]), kMathWarps);
-      }
-    }
     smem.queue.init_barriers();
     ptx::fence_mbarrier_init();
   }

@@ -166,25 +166,41 @@ void apply_model_tile(std::vector<double>& scores, int rows, int padded_rows, in
   if (any) apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
-// The same for the Hopper family. The partial result is relative to the highest reference so far.
-void apply_hopper_tile(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
-                       const double* values, std::vector<HopperRow>& states, std::vector<double>& p,
-                       std::vector<double>& factor, Partial& partial) {
+// Scores of some rows and values of a tile that wait for the other one of their pair.
+struct PairTile {
+  std::vector<double> scores, values;
+};
+
+// The same for a pair of tiles of the Hopper family, the second of which may be missing (null). The
+// partial result is relative to the highest reference so far.
+void apply_hopper_pair(const PairTile& first, const PairTile* second, int rows, int padded_rows,
+                       std::vector<HopperRow>& states, Partial& partial) {
+  std::vector<double> p[hopper::kMathGroups], factor(padded_rows, 1.0);
+  for (auto& of_tile : p) of_tile.resize(static_cast<size_t>(padded_rows) * kTile, 0.0);
   for (int row = 0; row < rows; ++row) {
-    double* prob = p.data() + row * kTile;
-    const double level = quantise_hopper_tile(scores.data() + row * kTile, tokens, states[row], prob);
+    double scores[hopper::kPairTokens], weights[hopper::kPairTokens];
+    const int tokens = second ? hopper::kPairTokens : kTile;
+    std::copy_n(first.scores.data() + row * kTile, kTile, scores);
+    if (second) std::copy_n(second->scores.data() + row * kTile, kTile, scores + kTile);
+    const double level = quantise_hopper_pair(scores, tokens, states[row], weights);
     const double before = partial.reference[row].value, now = std::max(before, level);
     factor[row] = before == kNegInf ? 1.0 : std::exp2(before - now);
-    const double weight = level == kNegInf ? 1.0 : std::exp2(level - now);
+    const double scale = level == kNegInf ? 1.0 : std::exp2(level - now);
     double sum = 0.0;
     for (int token = 0; token < tokens; ++token) {
-      prob[token] *= weight;
-      sum += prob[token];
+      const double weight = weights[token] * scale;
+      p[token / kTile][row * kTile + token % kTile] = weight;
+      sum += weight;
     }
     partial.sum[row] = partial.sum[row] * factor[row] + sum;
     partial.reference[row].value = now;
   }
-  tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
+  tile_math().accumulate(p[0].data(), padded_rows, first.values.data(), kTile, kDepthV, factor.data(),
+                         partial.acc.data());
+  if (!second) return;
+  std::fill(factor.begin(), factor.end(), 1.0);
+  tile_math().accumulate(p[1].data(), padded_rows, second->values.data(), kTile, kDepthV, factor.data(),
+                         partial.acc.data());
 }
 
 // log2(2^a + 2^b); NaN if one is.
@@ -221,8 +237,8 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   if (options.exact) task.exact = std::make_unique<Partial>(padded_rows);
   if (model) task.model = std::make_unique<Partial>(padded_rows);
 
-  std::vector<HopperRow> hopper_rows[hopper::kMathGroups];
-  for (auto& group : hopper_rows) group.resize(rows);
+  std::vector<HopperRow> hopper_rows(rows);
+  PairTile first_of_pair;
 
   const int last_tile = static_cast<int>(std::min<int64_t>(task.last_tile, (visible + kTile - 1) / kTile));
   for (int tile = task.first_tile; tile < last_tile; ++tile) {
@@ -265,8 +281,14 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
       }
     }
     if (task.model && options.quantisation == Quantisation::kHopper) {
-      auto& states = hopper_rows[(tile - task.first_tile) % hopper::kMathGroups];
-      apply_hopper_tile(scores, rows, padded_rows, tokens, values.data(), states, p, factor, *task.model);
+      PairTile this_tile{scores, values};
+      if ((tile - task.first_tile) % hopper::kMathGroups != 0) {
+        apply_hopper_pair(first_of_pair, &this_tile, rows, padded_rows, hopper_rows, *task.model);
+      } else if (tile + 1 == last_tile) {
+        apply_hopper_pair(this_tile, nullptr, rows, padded_rows, hopper_rows, *task.model);
+      } else {
+        first_of_pair = std::move(this_tile);
+      }
     } else if (task.model) {
       apply_model_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
     }

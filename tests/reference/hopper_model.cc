@@ -22,6 +22,11 @@ double maximum(const double* scores, int tokens, double below) {
   return most;
 }
 
+void choose_reference(HopperRow& row, double most) {
+  row.reference = std::max(most + double{hopper::kMargin}, row.top - double{hopper::kDepth});
+  row.top = std::max(row.top, row.reference);
+}
+
 double quantised(double score, double reference) {
   if (std::isnan(score)) return score;
   if (score == kNegInf || reference == kNegInf) return 0.0;
@@ -30,14 +35,14 @@ double quantised(double score, double reference) {
 
 }  // namespace
 
-double quantise_hopper_tile(const double* scores, int tokens, HopperRow& row, double* p) {
+double quantise_hopper_pair(const double* scores, int tokens, HopperRow& row, double* p) {
   const double most = maximum(scores, tokens, std::numeric_limits<double>::infinity());
   double threshold = kNegInf;
-  // The first tile of the piece has nothing before it that was high.
+  // The first pair of the piece has nothing before it that was high.
   if ((most > row.reference || !row.high) && most > kNegInf) {
     if (most > row.highest + double{hopper::kFall}) threshold = most - double{hopper::kSpread};
     row.highest = std::max(row.highest, most);
-    row.reference = most + double{hopper::kMargin};
+    choose_reference(row, most);
   }
   const double first = row.reference;
   row.high = false;
@@ -47,7 +52,7 @@ double quantise_hopper_tile(const double* scores, int tokens, HopperRow& row, do
   }
   const double rest = maximum(scores, tokens, threshold);
   if (rest > kNegInf) {
-    row.reference = rest + double{hopper::kMargin};
+    choose_reference(row, rest);
     const double weight = std::exp2(row.reference - first);
     for (int i = 0; i < tokens; ++i) {
       if (scores[i] < threshold) p[i] = weight * quantised(scores[i], row.reference);
