@@ -147,7 +147,8 @@ struct ConsumerWarp {
       const float factor = fabsf(tile.factor);
       smem.rows[row] = RowTotal{tile.reference, old.quantised_sum * factor + tile.quantised_sum,
                                 old.exact_sum * factor + tile.exact_sum};
-      loaded |= __float_as_uint(tile.reference);
+      loaded |= __float_as_uint(tile.reference) | __float_as_uint(tile.quantised_sum) |
+                __float_as_uint(tile.exact_sum);
     });
     return loaded;
   }

@@ -21,7 +21,8 @@ inline int max_clusters(cudaError_t* error) {
   return clusters < kMaxWorkers ? clusters : kMaxWorkers;
 }
 
-// Launches `workers` clusters; the workspace has workspace_bytes(kRows, workers) bytes.
+// Launches `workers` clusters; the workspace has Partials::kZeroedBytes, and the partial
+// results Partials::kBytesPerWorker for each of them.
 inline cudaError_t launch(const DecodeParams& params, int workers, cudaStream_t stream) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(workers * kClusterSize);

@@ -93,7 +93,8 @@ __device__ __forceinline__ void load_keys(const DecodeParams& params, ProducerSm
 //
 // The MMA sums over k in any order as long as A and B agree. Lane t of four takes the 16 bytes 16 t
 // ... 16 t + 15 of each 64-byte box, of Q as of K: one 128-bit load then holds the B fragments of
-// two k32 steps.
+// two k32 steps. The tensor core sums over a box, from zero; boxes are added here (the accumulators of
+// the MMA on e4m3 keep fewer bits than a float on some boards).
 struct ProducerWarp {
   using Reference = RowReference<float>;
 
@@ -159,8 +160,11 @@ struct ProducerWarp {
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
           const uint4 v = b[n * 32];
-          mma(s[n], q[box][0], v.x, v.y, s[n]);
-          mma(s[n], q[box][1], v.z, v.w, s[n]);
+          float part[4] = {0.f, 0.f, 0.f, 0.f};
+          mma(part, q[box][0], v.x, v.y, part);
+          mma(part, q[box][1], v.z, v.w, part);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) s[n][i] += part[i];
           loaded |= v.w;
         }
       }

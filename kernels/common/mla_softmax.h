@@ -22,6 +22,8 @@ inline constexpr float kReferenceFall = 4.0f;
 inline constexpr float kReferenceDrift = 64.0f;
 // The first part of a tile: tokens this close to its maximum; the others may be a second.
 inline constexpr float kFirstPart = 14.0f;
+// They are one if the largest of them is no more than this below the largest score before the tile.
+inline constexpr float kSecondPart = 8.0f;
 
 template <class T>
 struct RowReference {
@@ -46,11 +48,14 @@ MLA_HD constexpr RowReference<T> next_reference(RowReference<T> before, T most) 
 }
 
 // Whether a tile goes in two parts for a row: first the tokens with s >= most - kFirstPart, where
-// `most` is its maximum, then the others, the largest of which is `rest`. Not where all of them are
-// small beside what the row had before: that would be in vain, and tiles of that kind are common.
+// `most` is its maximum, then the others, the largest of which is `rest`. That is where a token
+// dominates all before it and its tile: the others of the tile count as much as what came before.
+// Where they are small beside that, or a token as large was there already, they go with the first
+// part and are lost; tiles of that kind are common where scores spread wide (a second part in every
+// one of them would take half as long again).
 template <class T>
 MLA_HD constexpr bool needs_second_part(RowReference<T> before, T rest) {
-  return rest > before.value - T{kReferenceFall};
+  return rest > before.most - T{kSecondPart};
 }
 
 }  // namespace mla

@@ -23,7 +23,8 @@ inline constexpr int kCtaRows = kRows < 64 ? kRows : 64;  // rows are the N dime
 inline constexpr int kClusterSize = kRows / kCtaRows;     // CTAs that share the KV tiles by multicast
 static_assert(kRows == 16 || kRows == 32 || kRows == 64 || kRows == 128, "row tile");
 
-// kMathGroups warpgroups compute; of another one, one warp loads and one schedules.
+// Two warpgroups compute; of the third, one warp loads and one schedules.
+inline constexpr int kMathGroups = kPairTiles;
 inline constexpr int kGroupWarps = 4;
 inline constexpr int kGroupThreads = kGroupWarps * 32;
 inline constexpr int kMathWarps = kMathGroups * kGroupWarps;
@@ -40,8 +41,8 @@ static_assert(kMathGroups * kMathRegisters + kIoRegisters <= 3 * kEntryRegisters
 
 // The schedule: mla_schedule.h.
 inline constexpr int kItemOverhead = 3;
-inline constexpr int kMinShare = 2;
-inline constexpr int kMaxFlatMerge = 8;
+inline constexpr int kMinShare = 4;
+inline constexpr int kMaxFlatMerge = 12;
 __device__ __forceinline__ constexpr ScheduleRule rule() {
   return {kRows, kTileTokens, kItemOverhead, kMinShare, kMaxFlatMerge};
 }
@@ -70,10 +71,13 @@ struct Queries {
 
 // The math groups go through the tiles in pairs, a tile's scores each. Each holds half of the columns of
 // the output, in blocks of 64, and multiplies P of both tiles with its columns of V.
+inline constexpr int kPairTokens = kMathGroups * kTileTokens;
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
 
-inline constexpr int kMaxWorkers = 512;
+// Splits of an item are at most as many, merged in groups of 16 at most (merge_group_size): as many row
+// states as the buffers of P hold.
+inline constexpr int kMaxWorkers = 256;
 using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;
 using Queue = ItemQueue<4, kMathWarps + 1>;
 
@@ -94,27 +98,27 @@ struct alignas(16) RowState {
 struct Smem {
   Tile kv[kStages];
   Queries q;
-  alignas(1024) uint8_t p[kMathGroups][kCtaRows * kTileTokens];  // of a pair of tiles
+  alignas(1024) uint8_t p[2][kMathGroups][kCtaRows * kTileTokens];  // of two pairs of tiles
 
   // By row.
   RowState rows[kCtaRows];
   alignas(16) float by_warp[kMathWarps][kCtaRows];  // maxima of a tile; in the end, exact sums
   alignas(16) float shift[kCtaRows];                // of scores, so that the reference becomes kLog2PMax
-  alignas(16) float limit[kCtaRows];      // raw scores above it: P saturates, a new reference is needed
-  alignas(16) float threshold[kCtaRows];  // raw scores below it are left to the second part
-  alignas(16) float rescale[kCtaRows];    // factor of sums and accumulators so far
-  float score_factor;                     // of scores before all else
-  alignas(16) float scale[kCtaRows];      // of the output
+  alignas(16) float threshold[kCtaRows];            // raw scores below it are left to the second part
+  alignas(16) float rescale[kCtaRows];              // factor of sums and accumulators so far
+  alignas(16) float scale[kCtaRows];                // of the output
+  float score_factor;                               // of scores before all else
   alignas(16) float quantised_sum[kMathGroups][kCtaRows];
-  alignas(16) float merge_weight[2][kCtaRows];
-  int32_t first_nan[kMathWarps];        // position of a value that not all rows see and that is NaN
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees
   int64_t q_offset[kCtaRows];           // bytes; < 0: no such row
   int64_t out_offset[kCtaRows];
   int64_t lse_offset[kCtaRows];  // elements
   RowTotal totals[kCtaRows];
-  alignas(16) uint32_t high[4][kMathWarps];  // by quad and warp: rows 8 j + 2 quad + e (bit j + 16 e) near
-                                             // their reference
+  alignas(16) uint32_t high[2][4][kMathWarps];  // of two pairs, by quad and warp: rows 8 j + 2 quad + e (bit
+                                                // j + 16 e) near their reference
+
+  // Of the splits that are merged, by split and row; where P is.
+  __device__ __forceinline__ float4* merge_states() { return reinterpret_cast<float4*>(p); }
 
   uint64_t full[kStages];
   uint64_t empty[kStages];
@@ -122,6 +126,8 @@ struct Smem {
   Queue queue;
   SplitList<kMaxWorkers> splits;
 };
+
+static_assert(sizeof(Smem::p) >= 16 * kCtaRows * sizeof(float4), "merge_states");
 
 inline constexpr int kDynamicSmem = sizeof(Smem);
 static_assert(kDynamicSmem <= 232448, "shared memory of sm_90");

@@ -11,8 +11,6 @@
 // of V^T.
 #pragma once
 
-#include <climits>
-
 #include "kernels/common/ptx/math.cuh"
 #include "kernels/common/ptx/mma.cuh"
 #include "kernels/common/scale.cuh"
@@ -49,6 +47,8 @@ __device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, con
 struct MathWarp {
   static constexpr int kGroups = kCtaRows / 8;                    // of eight rows, a fragment each
   static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
+  static constexpr int kAccWords = kBlocks * kGroups;             // float4 of accumulators
+  static constexpr bool kFetchAhead = kCtaRows < 64;              // there are registers for it
   static constexpr int kLeft = kColumns >= 8 ? kColumns / 8 : 1;  // of them after reduce_columns
 
   const DecodeParams& params;
@@ -65,7 +65,9 @@ struct MathWarp {
   float s[kCtaRows / 2];        // scores of a tile; then the product of a block
   float sum_exact[kLeft];       // of P over this warp; row left_row(i)
   float sum_quantised[2];       // of this group's P as quantised; rows 8 (lane / 4) + 2 quad + {0, 1}
-  bool needs_reference = true;  // of P, for the next pair
+  bool needs_reference = true;  // of P, for the next pair; the same in all threads
+  uint32_t buffer = 0;          // of P
+  uint32_t high_buffer = 0;     // of smem.high, which second parts leave alone
 
   // Tiles of this CTA so far, which stage and phase of the ring follow from.
   uint32_t tiles_before = 0;
@@ -112,9 +114,8 @@ struct MathWarp {
       smem.lse_offset[n] = lse;
       smem.bound[n] = bound;
       smem.rows[n] = RowState{-INFINITY, -INFINITY, -INFINITY, 0.f};
-      smem.limit[n] = -INFINITY;
+      smem.shift[n] = kLog2PMax;
     }
-    if (n < kMathWarps) smem.first_nan[n] = INT_MAX;
   }
 
   __device__ __forceinline__ void load_q() {
@@ -209,34 +210,32 @@ struct MathWarp {
   // there is a second part. A barrier of all math threads is the last thing it does.
   __device__ __forceinline__ bool produce(const Item& item, int first_of_pair, bool has_tile, uint32_t stage,
                                           bool second) {
-    if (has_tile) {
-      scores(ptx::smem_addr(&smem.kv[stage]));
-      const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
-      const uint32_t bad = smem.bad_chunks[stage];
-      if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
-    } else {
+    // Most pairs go with the references of the ones before. New ones are found if the last pair was far
+    // below one, or, all over again, if P saturates. P has two buffers: a slow warp may still multiply that
+    // of the pair before.
+    buffer ^= 1;
+    if (!second) high_buffer ^= 1;
+    bool find = second || needs_reference, more = false;
+    float sums[kColumns];
+    for (;;) {
+      if (has_tile) {
+        scores(ptx::smem_addr(&smem.kv[stage]));
+        const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
+        const uint32_t bad = smem.bad_chunks[stage];
+        if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
+      } else {
 #pragma unroll
-      for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
+        for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
+      }
+      if (find) more = find_references(item, first_of_pair, second);
+      const bool saturates = store_p(sums, second);
+      ptx::fence_proxy_async();
+      if (!any(saturates && !find)) break;
+      find = true;
     }
-    // Most pairs go with the references of the ones before. New ones are found if a score is above one, or
-    // if the last pair was far below one. After this barrier P of the last pair is no longer needed.
-    bool more = false;
-    if (any(second || needs_reference || above_limit())) more = find_references(item, first_of_pair, second);
-    store_p(ptx::smem_addr(smem.p[group]), second);
-    ptx::fence_proxy_async();
-    sync();
+#pragma unroll
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
     return more;
-  }
-
-  __device__ __forceinline__ bool above_limit() const {
-    bool above = false;
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const float2 limit = *reinterpret_cast<const float2*>(&smem.limit[8 * j + 2 * quad]);
-      above |= fmaxf(s[4 * j], s[4 * j + 2]) > limit.x;
-      above |= fmaxf(s[4 * j + 1], s[4 * j + 3]) > limit.y;
-    }
-    return above;
   }
 
   // Chooses the references of the rows by the maxima of a pair. Where one token may rule (the pair is the
@@ -267,7 +266,6 @@ struct MathWarp {
       changed = row.reference != before;
       smem.rescale[n] = changed ? ptx::ex2(before - row.reference) : 1.f;
       smem.shift[n] = kLog2PMax - (row.reference == -INFINITY ? 0.f : row.reference);
-      smem.limit[n] = row.reference / scale;
       smem.rows[n] = row;
     }
     if (any(changed)) rescale();
@@ -315,10 +313,11 @@ struct MathWarp {
   }
 
   // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
-  __device__ __forceinline__ void store_p(uint32_t p, bool second) {
+  // Gives the exact sums of the rows over this warp (reduce_columns). Returns whether one saturates.
+  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], bool second) {
+    const uint32_t p = ptx::smem_addr(smem.p[buffer][group]);
     uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
-    float sums[kColumns];
-    uint32_t high = 0;
+    uint32_t high = 0, saturated = 0;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       const float2 shifts = *reinterpret_cast<const float2*>(&smem.shift[8 * j + 2 * quad]);
@@ -332,6 +331,7 @@ struct MathWarp {
         pairs[e] = ptx::cvt_e4m3x2(a, b);
       }
       words[j] = pairs[0] | static_cast<uint32_t>(pairs[1]) << 16;
+      saturated |= words[j] + 0x02020202;  // bit 7: 0x7e, the largest value, or NaN
       // Bit 6 or 7 of an e4m3 value plus 0x10: it is 0.5 or more, less than ten powers of two below the
       // reference.
       const uint32_t sum = words[j] + 0x10101010, any = sum | sum >> 1;
@@ -350,50 +350,57 @@ struct MathWarp {
     }
     reduce_columns(sums, lane, [](float a, float b) { return a + b; });
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
-#pragma unroll
     for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
-    if (lane < 4 && !second) smem.high[quad][group * kGroupWarps + warp] = high;
+    if (lane < 4 && !second) smem.high[high_buffer][quad][group * kGroupWarps + warp] = high;
+    return (saturated & 0x80808080) != 0;
   }
 
   // Rows (bits as in smem.high) with a token near their reference in the last pair; to be asked after a
   // barrier.
-  __device__ __forceinline__ uint32_t near_rows(int of_quad) const {
+  __device__ __forceinline__ uint32_t near_rows(uint32_t of_buffer, int of_quad) const {
     static_assert(kMathWarps == 8, "two vectors of four");
-    const uint4 a = reinterpret_cast<const uint4*>(smem.high[of_quad])[0];
-    const uint4 b = reinterpret_cast<const uint4*>(smem.high[of_quad])[1];
+    const uint4 a = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[0];
+    const uint4 b = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[1];
     return a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w;
   }
   __device__ __forceinline__ bool row_was_far_below(int row) const {
-    return !(near_rows(row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
+    return !(near_rows(high_buffer ^ 1, row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
   }
   __device__ __forceinline__ bool any_was_far_below() const {
-    return near_rows(quad) != ((1u << kGroups) - 1) * 0x10001u;
+    return __any_sync(0xffffffff, near_rows(high_buffer, quad) != ((1u << kGroups) - 1) * 0x10001u);
   }
 
   // ---- O ---------------------------------------------------------------------------------------
 
-  // Bytes of a fragment word (tokens base + {0, 8, 1, 9}) that anyone may see: 0 times a NaN of the
-  // last page's tail would not be 0.
-  __device__ __forceinline__ uint32_t visible_bytes(int base, int visible_in_tile) const {
-    uint32_t bytes = 0;
-    if (base < visible_in_tile) bytes |= 0x000000ffu;
-    if (base + 8 < visible_in_tile) bytes |= 0x0000ff00u;
-    if (base + 1 < visible_in_tile) bytes |= 0x00ff0000u;
-    if (base + 9 < visible_in_tile) bytes |= 0xff000000u;
-    return bytes;
+  // Chunk of 16 bytes of a token's row of V that this warp reads, where it stands.
+  __device__ __forceinline__ uint32_t v_chunk(int block, int token) const {
+    const int column = group * kGroupColumns + block * 64;
+    return column / kPanel * kPanelBytes + token * kPanel +
+           (((column % kPanel / 16 + warp) ^ (token & 7)) << 4);
   }
 
-  // The first token of a tile in [begin, end) of which this warp's columns of V hold a NaN; `end` if
-  // there is none.
+  // Clears what this warp reads of the values of hidden tokens: 0 times a NaN of the last page's tail would
+  // not be 0.
+  __device__ __forceinline__ void hide_values(uint32_t stage, int visible) const {
+    uint8_t* tile = reinterpret_cast<uint8_t*>(&smem.kv[stage]);
+    for (int token = visible + lane; token < kTileTokens; token += 32) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) {
+        *reinterpret_cast<uint4*>(tile + v_chunk(block, token)) = uint4{0, 0, 0, 0};
+      }
+    }
+    __syncwarp();
+  }
+
+  // The first token of a tile in [begin, end) of which this warp's columns of V hold a NaN; `end` if there
+  // is none.
   __device__ __forceinline__ int first_nan(uint32_t stage, int begin, int end) const {
-    const int column = group * kGroupColumns + lane % 16 / 4 * 64;  // half a warp a token, four lanes a block
-    const uint32_t panel = ptx::smem_addr(&smem.kv[stage]) + column / kPanel * kPanelBytes;
-    const uint32_t chunk = column % kPanel / 16 + warp;
+    static_assert(kBlocks == 4, "half a warp for a token, four lanes a block");
+    const uint8_t* tile = reinterpret_cast<const uint8_t*>(&smem.kv[stage]);
     for (int first = begin; first < end; first += 2) {
       const int token = min(first + lane / 16, end - 1);
       const uint32_t word =
-          ptx::ld_shared(panel + token * kPanel + ((chunk ^ (token & 7)) << 4) + lane % 4 * 4);
+          *reinterpret_cast<const uint32_t*>(tile + v_chunk(lane % 16 / 4, token) + lane % 4 * 4);
       // 0x7f and 0xff are the NaN of e4m3.
       const uint32_t found =
           __ballot_sync(0xffffffff, (((word & 0x7f7f7f7f) + 0x01010101) & 0x80808080) != 0);
@@ -402,28 +409,41 @@ struct MathWarp {
     return end;
   }
 
-  // Of a tile's tokens that the last row of the row tile sees and the first does not: a row that does not
-  // see a token has P 0 for it, but 0 times a NaN of its value would be NaN. Where there is such a NaN, the
-  // rows that see it become NaN in the end, and need nothing of what follows it, either. Returns the tokens
-  // to multiply.
-  __device__ __forceinline__ int tokens_before_nan(const Item& item, int tile_in_piece, uint32_t stage) {
-    const int tile_begin = (item.first_tile + tile_in_piece) * kTileTokens;
-    const int end = min(item.visible - tile_begin, kTileTokens);
-    const int begin = max(item.visible_first - tile_begin, 0);
-    if (begin >= end) return end;
+  // Tokens [begin, end) of a tile are seen by the last row of the row tile and not by the first. A row that
+  // does not see a token has P 0 for it, but 0 times a NaN of its value would be NaN. Where there is such a
+  // NaN, this makes NaN of the rows that see it, which need nothing of what follows it, either. Returns the
+  // tokens to multiply.
+  __device__ __forceinline__ int poison_rows(uint32_t stage, int tile_begin, int begin, int end) {
     const int clean = first_nan(stage, begin, end);
-    int& first = smem.first_nan[group * kGroupWarps + warp];
-    if (clean < end && lane == 0) first = min(first, tile_begin + clean);
+    if (clean < end) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[8 * j + 2 * quad]);
+#pragma unroll
+        for (int block = 0; block < kBlocks; ++block) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if ((i % 2 == 0 ? bound.x : bound.y) > tile_begin + clean) {
+              acc[block][4 * j + i] = __int_as_float(0x7fffffff);
+            }
+          }
+        }
+      }
+    }
     return clean;
   }
 
-  // V of a block of 64 columns by 32 tokens, as transposed pairs of columns. `row` is the address of token
-  // lane.
-  __device__ __forceinline__ void load_v(uint32_t (&r)[4], uint32_t row, int block, int step) const {
-    const int column = group * kGroupColumns + block * 64;
-    const uint32_t chunk = column % kPanel / 16 + warp;
-    ptx::ldmatrix_x4_trans(
-        r, row + column / kPanel * kPanelBytes + step * 32 * kPanel + ((chunk ^ (lane & 7)) << 4));
+  // What is to be done with a tile's values where some rows do not see some of its tokens.
+  __device__ __forceinline__ void clean_values(const Item& item, int tile, uint32_t stage) {
+    const int tile_begin = (item.first_tile + tile) * kTileTokens;
+    const int visible = min(max(item.visible - tile_begin, 0), kTileTokens);
+    const int visible_to_all = min(max(item.visible_first - tile_begin, 0), visible);
+    hide_values(stage, poison_rows(stage, tile_begin, visible_to_all, visible));
+  }
+
+  // V of a block of 64 columns by 32 tokens, as transposed pairs of columns.
+  __device__ __forceinline__ void load_v(uint32_t (&r)[4], uint32_t tile, int block, int step) const {
+    ptx::ldmatrix_x4_trans(r, tile + step * 32 * kPanel + v_chunk(block, lane));
   }
 
   // The fragment of V^T: row r is column 2 r of the block, row r + 8 column 2 r + 1.
@@ -434,46 +454,28 @@ struct MathWarp {
     a[3] = __byte_perm(r[2], r[3], 0x7351);
   }
 
-  __device__ __forceinline__ void mask_v(uint32_t (&a)[4], int step, int visible_in_tile) const {
-    const uint32_t low = visible_bytes(step * 32 + quad * 2, visible_in_tile);
-    const uint32_t high = visible_bytes(step * 32 + 16 + quad * 2, visible_in_tile);
-    a[0] &= low;
-    a[1] &= low;
-    a[2] &= high;
-    a[3] &= high;
-  }
-
-  // O^T += V^T P^T of a pair of tiles, `visible` tokens of each at most.
+  // O^T += V^T P^T of a pair of tiles. `p` is the address of P as wgmma_address, uniform.
   //
   // The tensor core keeps few bits of a long sum; a pair's is short, and goes on in float. What a step
   // needs is loaded behind the product under way. Up to 32 rows there are registers for two products, and
   // one is added while the next is computed.
-  __device__ __forceinline__ void multiply(const uint32_t (&stages)[kMathGroups],
-                                           const int (&visible)[kMathGroups]) {
+  __device__ __forceinline__ void multiply(uint32_t p, const uint32_t (&stages)[kMathGroups]) {
     constexpr int kProducts = kCtaRows < 64 ? 2 : 1;
     constexpr int kSteps = kPairTokens / 32;
     constexpr int kTileSteps = kTileTokens / 32;
-    const uint32_t rows[kMathGroups] = {ptx::smem_addr(&smem.kv[stages[0]]) + lane * kPanel,
-                                        ptx::smem_addr(&smem.kv[stages[1]]) + lane * kPanel};
-    const bool masked = visible[0] < kTileTokens || visible[1] < kTileTokens;
+    const uint32_t tiles[kMathGroups] = {ptx::smem_addr(&smem.kv[stages[0]]),
+                                         ptx::smem_addr(&smem.kv[stages[1]])};
     uint32_t raw[kSteps][4], a[kProducts][kSteps][4];
     const auto load = [&](int block) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        load_v(raw[step], rows[step / kTileSteps], block, step % kTileSteps);
+        load_v(raw[step], tiles[step / kTileSteps], block, step % kTileSteps);
       }
     };
     const auto transpose = [&](int block) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) transpose_v(a[block % kProducts][step], raw[step]);
-      if (masked) {
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          mask_v(a[block % kProducts][step], step % kTileSteps, visible[step / kTileSteps]);
-        }
-      }
     };
-    const uint32_t p = ptx::wgmma_address(ptx::smem_addr(smem.p));
     float other[kCtaRows / 2];
     const auto issue = [&](float(&product)[kCtaRows / 2], const uint32_t(&f)[kSteps][4]) {
       ptx::pin(product);
@@ -596,7 +598,7 @@ struct MathWarp {
 
       const int count = item.last_tile - item.first_tile;
       for (int first = 0; first < count; first += kMathGroups) {
-        // The last pair may lack its second tile: the first stands for it, with nothing visible.
+        // The last pair may lack its second tile: the first stands for it, with P 0.
         const bool whole = first + 1 < count;
         const uint32_t stages[kMathGroups] = {stage_of(first), stage_of(whole ? first + 1 : first)};
         const bool has_tile = group == 0 || whole;
@@ -604,12 +606,16 @@ struct MathWarp {
         wait_tile(own);
         bool more = produce(item, first, has_tile, stage_of(own), false);
         wait_tile(group == 0 && whole ? first + 1 : first);
-        const int visible[kMathGroups] = {tokens_before_nan(item, first, stages[0]),
-                                          whole ? tokens_before_nan(item, first + 1, stages[1]) : 0};
+        if (item.visible_first - (item.first_tile + first) * kTileTokens < kPairTokens) {
+          clean_values(item, first, stages[0]);
+          if (whole) clean_values(item, first + 1, stages[1]);
+        }
         for (;;) {
           needs_reference = any_was_far_below();
-          multiply(stages, visible);
+          const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer])), 0);
+          multiply(p, stages);
           if (!more) break;
+          sync();  // the second part's scores are of tiles that others may have cleared
           produce(item, first, has_tile, stage_of(own), true);
           more = false;
         }
@@ -635,11 +641,7 @@ struct MathWarp {
     }
     sync();
     if (const int n = thread(); n < kCtaRows) {
-      int first_nan = smem.first_nan[0];
-#pragma unroll
-      for (int w = 1; w < kMathWarps; ++w) first_nan = min(first_nan, smem.first_nan[w]);
-      const float poison = smem.bound[n] > first_nan ? __int_as_float(0x7fffffff) : 0.f;
-      RowTotal total{smem.rows[n].reference, poison, 0.f, 0.f};
+      RowTotal total{smem.rows[n].reference, 0.f, 0.f, 0.f};
 #pragma unroll
       for (int g = 0; g < kMathGroups; ++g) total.quantised_sum += smem.quantised_sum[g][n];
 #pragma unroll
@@ -702,43 +704,58 @@ struct MathWarp {
     }
   }
 
+  // The row states of all slots are fetched at once, and the accumulators of one slot while those of the
+  // one before are added: what counts here is the latency.
   template <class Slots>
   __device__ __forceinline__ void load_merged(const Slots& slots) {
-    clear();
     const int n = thread();
-    float top = -INFINITY;
-    if (n < kCtaRows) {
-      for (int i = 0; i < slots.count; ++i) {
-        top = fmaxf(top, __ldcg(&Layout::row_state(params, slots[i], rank)[n].x));
-      }
+    float4* states = smem.merge_states();
+    for (int i = n; i < slots.count * kCtaRows; i += kMathThreads) {
+      states[i] = __ldcg(&Layout::row_state(params, slots[i / kCtaRows], rank)[i % kCtaRows]);
     }
-    RowTotal total{top, 0.f, 0.f, 0.f};
-    for (int i = 0; i < slots.count; ++i) {
-      if (n < kCtaRows) {
-        const float4 state = __ldcg(&Layout::row_state(params, slots[i], rank)[n]);
+    float4 next[kAccWords];
+    const auto fetch = [&](int i) {
+      const float4* src = Layout::acc(params, slots[i], rank) + n;
+#pragma unroll
+      for (int word = 0; word < kAccWords; ++word) next[word] = __ldcg(&src[word * kMathThreads]);
+    };
+    if constexpr (kFetchAhead) fetch(0);
+    clear();
+    sync();
+    if (n < kCtaRows) {
+      float top = -INFINITY;
+      for (int i = 0; i < slots.count; ++i) top = fmaxf(top, states[i * kCtaRows + n].x);
+      RowTotal total{top, 0.f, 0.f, 0.f};
+      for (int i = 0; i < slots.count; ++i) {
+        float4& state = states[i * kCtaRows + n];
         const float weight = top == -INFINITY ? 1.f : ptx::ex2(state.x - top);
         total.quantised_sum += state.y * weight;
         total.exact_sum += state.z * weight;
-        smem.merge_weight[i % 2][n] = weight;
+        state.w = weight;
       }
-      sync();  // two tables in turn, so that one barrier is enough
-      const float* weights = smem.merge_weight[i % 2];
-      const float4* src = Layout::acc(params, slots[i], rank) + n;
+      smem.totals[n] = total;
+    }
+    sync();
+    for (int i = 0; i < slots.count; ++i) {
+      if constexpr (!kFetchAhead) fetch(i);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
         for (int j = 0; j < kGroups; ++j) {
-          const float4 f = __ldcg(&src[(block * kGroups + j) * kMathThreads]);
-          const float2 weight = *reinterpret_cast<const float2*>(&weights[8 * j + 2 * quad]);
-          acc[block][4 * j] = fmaf(f.x, weight.x, acc[block][4 * j]);
-          acc[block][4 * j + 1] = fmaf(f.y, weight.y, acc[block][4 * j + 1]);
-          acc[block][4 * j + 2] = fmaf(f.z, weight.x, acc[block][4 * j + 2]);
-          acc[block][4 * j + 3] = fmaf(f.w, weight.y, acc[block][4 * j + 3]);
+          const float4 f = next[block * kGroups + j];
+          const float4* state = states + i * kCtaRows + 8 * j + 2 * quad;
+          const float even = state[0].w, odd = state[1].w;
+          acc[block][4 * j] = fmaf(f.x, even, acc[block][4 * j]);
+          acc[block][4 * j + 1] = fmaf(f.y, odd, acc[block][4 * j + 1]);
+          acc[block][4 * j + 2] = fmaf(f.z, even, acc[block][4 * j + 2]);
+          acc[block][4 * j + 3] = fmaf(f.w, odd, acc[block][4 * j + 3]);
         }
       }
+      if constexpr (kFetchAhead) {
+        if (i + 1 < slots.count) fetch(i + 1);
+      }
     }
-    if (n < kCtaRows) smem.totals[n] = total;
-    sync();
+    sync();  // the states lie where P does
   }
 };
 

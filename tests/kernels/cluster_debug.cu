@@ -2,7 +2,8 @@
 //
 // The cluster kernel in a program of its own, for a debugger, a profiler or compute-sanitizer:
 // random data, float64 reference on the GPU, error, determinism, time. The regression suite goes
-// through the loader instead.
+// through the loader instead. The parameters are filled here, not by the loader's function: this is
+// one file for nvcc, without a library.
 //
 //   nvcc -std=c++20 -O3 -I. -gencode arch=compute_90a,code=sm_90a tests/kernels/cluster_debug.cu
 //   ./a.out batch q_len seq_len heads page_size [max_splits] [workers] [ragged] [repeats]
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -44,7 +46,7 @@ __global__ void reference(DecodeParams p, const uint8_t* kv, double* scratch, in
   const int heads = p.heads, row = blockIdx.x;
   const int b = row / (p.q_len * heads), t = row / heads % p.q_len;
   const int seq = reinterpret_cast<const int*>(p.seq_lens)[b];
-  const int visible = max(0, min(seq, capacity) - (p.q_len - 1) + t);
+  const int visible = min(mla::visible_positions(seq, p.q_len, t, 1), capacity);
   const int* pages = reinterpret_cast<const int*>(p.page_table) + b * p.page_table_stride;
   double* score = scratch + static_cast<int64_t>(row) * capacity;
   const uint8_t* q = reinterpret_cast<const uint8_t*>(p.q) + static_cast<int64_t>(row) * 576;
@@ -54,11 +56,10 @@ __global__ void reference(DecodeParams p, const uint8_t* kv, double* scratch, in
   __syncthreads();
   const double scale = static_cast<double>(p.softmax_scale) * p.q_scale * p.kv_scale;
   for (int i = threadIdx.x; i < visible; i += blockDim.x) {
-    const int page = pages[i >> p.page_size_log2];
+    const int page = pages[i / p.page_size];
     double s = -INFINITY;
     if (page >= 0 && page < p.pages) {
-      const uint8_t* k =
-          kv + ((static_cast<int64_t>(page) << p.page_size_log2) + (i & ((1 << p.page_size_log2) - 1))) * 576;
+      const uint8_t* k = kv + (static_cast<int64_t>(page) * p.page_size + i % p.page_size) * 576;
       s = 0;
       for (int d = 0; d < 576; ++d) s += qd[d] * decode_e4m3(k[d]);
       s *= scale;
@@ -79,13 +80,10 @@ __global__ void reference(DecodeParams p, const uint8_t* kv, double* scratch, in
   for (int d = threadIdx.x; d < 512; d += blockDim.x) {
     double o = 0;
     for (int i = 0; i < visible && m != -INFINITY; ++i) {
-      const int page = pages[i >> p.page_size_log2];
+      const int page = pages[i / p.page_size];
       if (page < 0 || page >= p.pages) continue;
       o += exp(score[i] - m) *
-           decode_e4m3(
-               kv[((static_cast<int64_t>(page) << p.page_size_log2) + (i & ((1 << p.page_size_log2) - 1))) *
-                      576 +
-                  d]);
+           decode_e4m3(kv[(static_cast<int64_t>(page) * p.page_size + i % p.page_size) * 576 + d]);
     }
     out[static_cast<int64_t>(row) * 512 + d] = m == -INFINITY ? 0 : p.kv_scale * o / l;
   }
@@ -112,7 +110,7 @@ uint8_t encode_e4m3(float x) {
 }
 
 void encode_map(mla::TensorMap* map, void* base, int dim, int box, CUtensorMapSwizzle swizzle, int page_size,
-                int pages) {
+                int box_tokens, int pages) {
   static CUresult (*encode)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                             const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                             CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) = nullptr;
@@ -124,8 +122,7 @@ void encode_map(mla::TensorMap* map, void* base, int dim, int box, CUtensorMapSw
   const cuuint64_t dims[3] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(page_size),
                               static_cast<cuuint64_t>(pages)};
   const cuuint64_t strides[2] = {576, static_cast<cuuint64_t>(page_size) * 576};
-  const cuuint32_t boxes[3] = {static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(std::min(page_size, 64)),
-                               1};
+  const cuuint32_t boxes[3] = {static_cast<cuuint32_t>(box), static_cast<cuuint32_t>(box_tokens), 1};
   const cuuint32_t ones[3] = {1, 1, 1};
   const CUresult r = encode(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, base, dims,
                             strides, boxes, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
@@ -187,21 +184,28 @@ int main(int argc, char** argv) {
   uint16_t* d_out = device(std::vector<uint16_t>(rows * 512, 0x7fff));
   float* d_lse = device(std::vector<float>(rows, NAN));
   uint32_t* d_bad = device(std::vector<uint32_t>(1, 0));
-  const uint64_t workspace_bytes = mla::workspace_bytes(mla::cluster::kRows, workers);
-  void* workspace;
+  using mla::cluster::Partials;
+  const uint64_t workspace_bytes =
+      Partials::kZeroedBytes + static_cast<uint64_t>(workers) * Partials::kBytesPerWorker;
+  uint8_t* workspace;
   CHECK(cudaMalloc(&workspace, workspace_bytes));
   CHECK(cudaMemset(workspace, 0xff, workspace_bytes));
-  CHECK(cudaMemset(workspace, 0, mla::workspace_counter_bytes(workers)));
+  CHECK(cudaMemset(workspace, 0, Partials::kZeroedBytes));
+  CHECK(cudaMemcpy(workspace, &mla::kWorkspaceMagic, sizeof(mla::kWorkspaceMagic), cudaMemcpyHostToDevice));
 
   DecodeParams p{};
-  encode_map(&p.k_map, d_kv, 576, mla::cluster::kKPart, CU_TENSOR_MAP_SWIZZLE_NONE, page_size, pages);
-  encode_map(&p.v_map, d_kv, 512, mla::cluster::kVPart, CU_TENSOR_MAP_SWIZZLE_128B, page_size, pages);
+  const int box_tokens = std::gcd(page_size, mla::cluster::kTileTokens);
+  encode_map(&p.k_map, d_kv, 576, mla::cluster::kKBox, CU_TENSOR_MAP_SWIZZLE_NONE, page_size, box_tokens,
+             pages);
+  encode_map(&p.v_map, d_kv, 512, mla::cluster::kVBox, CU_TENSOR_MAP_SWIZZLE_128B, page_size, box_tokens,
+             pages);
   p.q = reinterpret_cast<uint64_t>(device(q));
   p.page_table = reinterpret_cast<uint64_t>(device(page_table));
   p.seq_lens = reinterpret_cast<uint64_t>(device(seq_lens));
   p.out = reinterpret_cast<uint64_t>(d_out);
   p.lse = reinterpret_cast<uint64_t>(d_lse);
   p.workspace = reinterpret_cast<uint64_t>(workspace);
+  p.partials = p.workspace + Partials::kZeroedBytes;
   p.bad_page_counter = reinterpret_cast<uint64_t>(d_bad);
   p.page_table_stride = max_pages;
   p.softmax_scale = 1.f / std::sqrt(576.f);
@@ -212,7 +216,17 @@ int main(int argc, char** argv) {
   p.heads = heads;
   p.pages = pages;
   p.max_pages_per_seq = max_pages;
-  p.page_size_log2 = static_cast<int>(std::log2(page_size));
+  p.page_size = page_size;
+  p.page_magic = mla::page_divisor(page_size).magic;
+  p.page_shift = mla::page_divisor(page_size).shift;
+  p.box_tokens_log2 = static_cast<uint32_t>(std::log2(box_tokens));
+  p.causal = 1;
+  p.q_head_stride = 576;
+  p.q_token_stride = 576 * heads;
+  p.out_head_stride = 512 * sizeof(uint16_t);
+  p.out_token_stride = p.out_head_stride * heads;
+  p.lse_head_stride = 1;
+  p.lse_token_stride = heads;
   p.max_splits = max_splits;
 
   cudaStream_t stream;
@@ -254,9 +268,10 @@ int main(int argc, char** argv) {
     }
     std::printf("  repeat %d: %zu rows differ\n", i, rows_off);
   }
-  std::vector<uint8_t> counters(mla::workspace_counter_bytes(workers));
+  std::vector<uint8_t> counters(Partials::kZeroedBytes);
   CHECK(cudaMemcpy(counters.data(), workspace, counters.size(), cudaMemcpyDeviceToHost));
-  const bool clean = std::all_of(counters.begin(), counters.end(), [](uint8_t v) { return v == 0; });
+  const bool clean = std::all_of(counters.begin() + sizeof(mla::kWorkspaceMagic), counters.end(),
+                                 [](uint8_t v) { return v == 0; });
 
   int failures = differ + !clean;
   const int capacity = max_pages * page_size;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <functional>
 #include <limits>
+#include <random>
 #include <thread>
 
 #include "kernels/common/mla_params.h"
@@ -674,6 +675,122 @@ TEST_F(LaunchTest, CapOnSmsWithTwoCtasOnEach) {
     EXPECT_EQ(fake_last_launch()->grid[0], grid) << max_sms;
   }
   expect([](Args& a) { a.max_sms = -1; }, "args.max_sms is -1; must be 0 (all) or at least 1 (a CTA of k)");
+}
+
+// Whatever the numbers: a sentence, or parameters whose every address lies within the address space and
+// whose every sum the kernel can hold. (With UBSan: nothing overflows here.)
+TEST_F(LaunchTest, RandomArguments) {
+  set_up([](manifest::Kernel& kernel) { kernel.facts.features = kAllFeatures; });
+  std::mt19937_64 random(8);
+  const auto any = [&](auto& field) {
+    using T = std::decay_t<decltype(field)>;
+    const int64_t special[] = {0,
+                               1,
+                               2,
+                               -1,
+                               16,
+                               64,
+                               576,
+                               4096,
+                               65536,
+                               1 << 20,
+                               0x7ffffffe,
+                               0x7fffffff,
+                               -0x7fffffff - 1,
+                               1 << 30,
+                               1 << 24,
+                               123456784,
+                               944,
+                               128,
+                               3,
+                               48};
+    const int64_t wide[] = {int64_t{1} << 40, int64_t{1} << 36, INT64_MIN, INT64_MAX, -16, int64_t{1} << 31};
+    int64_t value = special[random() % std::size(special)];
+    if (sizeof(T) == 8 && random() % 4 == 0) value = wide[random() % std::size(wide)];
+    if constexpr (std::is_floating_point_v<T>) {
+      const float floats[] = {0.0f, 1.0f, -3.0f, 1e38f, 1e-38f, NAN, INFINITY, 0.07f};
+      field = floats[random() % std::size(floats)];
+    } else {
+      field = static_cast<T>(value);
+    }
+  };
+  int good = 0;
+  for (int i = 0; i < 200000; ++i) {
+    Args args = good_args();
+    // A few at a time, so that some get through.
+    for (int changes = static_cast<int>(random() % 4) + 1; changes > 0; --changes) {
+      switch (random() % 30) {
+#define MLA_ANY(number, field) \
+  case number:                 \
+    any(args.field);           \
+    break
+        MLA_ANY(0, flags);
+        MLA_ANY(1, q);
+        MLA_ANY(2, kv);
+        MLA_ANY(3, v);
+        MLA_ANY(4, page_table);
+        MLA_ANY(5, seq_lens);
+        MLA_ANY(6, q_offsets);
+        MLA_ANY(7, out);
+        MLA_ANY(8, sparse_indices);
+        MLA_ANY(9, kv_page_stride);
+        MLA_ANY(10, kv_token_stride);
+        MLA_ANY(11, page_table_stride);
+        MLA_ANY(12, q_token_stride);
+        MLA_ANY(13, q_head_stride);
+        MLA_ANY(14, out_token_stride);
+        MLA_ANY(15, lse_head_stride);
+        MLA_ANY(16, sparse_stride);
+        MLA_ANY(17, pages);
+        MLA_ANY(18, batch);
+        MLA_ANY(19, q_len);
+        MLA_ANY(20, heads);
+        MLA_ANY(21, page_size);
+        MLA_ANY(22, max_pages_per_seq);
+        MLA_ANY(23, softmax_scale);
+        MLA_ANY(24, q_scale);
+        MLA_ANY(25, max_splits);
+        MLA_ANY(26, split_tokens);
+        MLA_ANY(27, cp_size);
+        MLA_ANY(28, max_sms);
+        MLA_ANY(29, sparse_count);
+#undef MLA_ANY
+      }
+    }
+    args.cp_interleave = args.cp_size > 1 ? 64 : 0;
+    const mla_status status = launch(args);
+    if (status != MLA_SUCCESS) {
+      ASSERT_EQ(status, MLA_ERROR_INVALID_ARGUMENT) << mla_last_error();
+      continue;
+    }
+    ++good;
+    const DecodeParams& p = params();
+    const auto ends = [](uint64_t address, __int128 bytes) {
+      return static_cast<unsigned __int128>(address) + static_cast<unsigned __int128>(bytes) <=
+             static_cast<unsigned __int128>(1) << 64;
+    };
+    const __int128 tokens = static_cast<__int128>(p.batch) * p.q_len;
+    const __int128 row_tiles = (static_cast<__int128>(p.q_len) * p.heads + 127) / 128;
+    const __int128 capacity = p.sparse_indices != 0
+                                  ? static_cast<__int128>(p.sparse_count)
+                                  : static_cast<__int128>(p.max_pages_per_seq) * p.page_size;
+    const __int128 tiles = (capacity + 63) / 64;
+    ASSERT_TRUE(p.batch * row_tiles * (tiles + 2) <= 0x7fffffff) << "units of the schedule";
+    ASSERT_TRUE(p.max_splits >= 0 && p.max_splits <= tiles);
+    ASSERT_TRUE(p.heads >= 1 && p.heads <= 128 && p.q_len >= 1 && p.q_len <= 64);
+    ASSERT_TRUE(p.page_size >= 16 && p.page_size % 16 == 0);
+    ASSERT_EQ(page_of(0x7fffffff, p.page_magic, p.page_shift), 0x7fffffff / p.page_size);
+    ASSERT_TRUE(std::isfinite(p.softmax_scale * p.q_scale * p.kv_scale));
+    ASSERT_TRUE(ends(p.q, (tokens - 1) * p.q_token_stride + (p.heads - 1) * p.q_head_stride + 576));
+    ASSERT_TRUE(ends(p.out, (tokens - 1) * p.out_token_stride + (p.heads - 1) * p.out_head_stride + 1024));
+    ASSERT_TRUE(ends(p.kv, static_cast<__int128>(p.pages - 1) * p.kv_page_stride +
+                               static_cast<__int128>(p.page_size - 1) * p.kv_token_stride + 576));
+    ASSERT_TRUE(ends(p.page_table,
+                     4 * (static_cast<__int128>(p.batch - 1) * p.page_table_stride + p.max_pages_per_seq)));
+    ASSERT_TRUE(p.sparse_indices == 0 ||
+                ends(p.sparse_indices, 4 * ((tokens - 1) * p.sparse_stride + p.sparse_count)));
+  }
+  EXPECT_GT(good, 5000);
 }
 
 // ---- the caller's own error buffer ---------------------------------------------------------------

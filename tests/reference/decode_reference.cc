@@ -166,41 +166,59 @@ void apply_model_tile(std::vector<double>& scores, int rows, int padded_rows, in
   if (any) apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
-// Scores of some rows and values of a tile that wait for the other one of their pair.
-struct PairTile {
-  std::vector<double> scores, values;
+// A pair of tiles of the Hopper family, whose references hold for both.
+struct HopperPair {
+  static constexpr int kTokens = hopper::kPairTiles * kTile;
+  std::vector<HopperRow> states;
+  std::vector<double> scores;  // [rows, kTokens]
+  std::vector<double> values;  // [kTokens, kDepthV]
+  std::vector<double> p;       // [rows, kTokens]
+  int tokens = 0;
+
+  explicit HopperPair(int rows)
+      : states(rows),
+        scores(static_cast<size_t>(rows) * kTokens),
+        values(static_cast<size_t>(kTokens) * kDepthV),
+        p(static_cast<size_t>(rows) * kTokens) {}
+
+  // All tiles of the pair but the last have kTile tokens.
+  void add(const std::vector<double>& tile_scores, const std::vector<double>& tile_values, int tile_tokens) {
+    for (size_t row = 0; row < states.size(); ++row) {
+      std::copy_n(tile_scores.data() + row * kTile, tile_tokens, scores.data() + row * kTokens + tokens);
+    }
+    std::copy_n(tile_values.data(), tile_tokens * kDepthV, values.data() + tokens * kDepthV);
+    tokens += tile_tokens;
+  }
 };
 
-// The same for a pair of tiles of the Hopper family, the second of which may be missing (null). The
-// partial result is relative to the highest reference so far.
-void apply_hopper_pair(const PairTile& first, const PairTile* second, int rows, int padded_rows,
-                       std::vector<HopperRow>& states, Partial& partial) {
-  std::vector<double> p[hopper::kMathGroups], factor(padded_rows, 1.0);
-  for (auto& of_tile : p) of_tile.resize(static_cast<size_t>(padded_rows) * kTile, 0.0);
-  for (int row = 0; row < rows; ++row) {
-    double scores[hopper::kPairTokens], weights[hopper::kPairTokens];
-    const int tokens = second ? hopper::kPairTokens : kTile;
-    std::copy_n(first.scores.data() + row * kTile, kTile, scores);
-    if (second) std::copy_n(second->scores.data() + row * kTile, kTile, scores + kTile);
-    const double level = quantise_hopper_pair(scores, tokens, states[row], weights);
+// The same for the Hopper family. The partial result is relative to the highest reference so far.
+void apply_hopper_pair(HopperPair& pair, int padded_rows, std::vector<double>& p, std::vector<double>& factor,
+                       Partial& partial) {
+  for (size_t row = 0; row < pair.states.size(); ++row) {
+    double* prob = pair.p.data() + row * pair.kTokens;
+    const double level =
+        quantise_hopper_pair(pair.scores.data() + row * pair.kTokens, pair.tokens, pair.states[row], prob);
     const double before = partial.reference[row].value, now = std::max(before, level);
     factor[row] = before == kNegInf ? 1.0 : std::exp2(before - now);
-    const double scale = level == kNegInf ? 1.0 : std::exp2(level - now);
+    const double weight = level == kNegInf ? 1.0 : std::exp2(level - now);
     double sum = 0.0;
-    for (int token = 0; token < tokens; ++token) {
-      const double weight = weights[token] * scale;
-      p[token / kTile][row * kTile + token % kTile] = weight;
-      sum += weight;
+    for (int token = 0; token < pair.tokens; ++token) {
+      prob[token] *= weight;
+      sum += prob[token];
     }
     partial.sum[row] = partial.sum[row] * factor[row] + sum;
     partial.reference[row].value = now;
   }
-  tile_math().accumulate(p[0].data(), padded_rows, first.values.data(), kTile, kDepthV, factor.data(),
-                         partial.acc.data());
-  if (!second) return;
-  std::fill(factor.begin(), factor.end(), 1.0);
-  tile_math().accumulate(p[1].data(), padded_rows, second->values.data(), kTile, kDepthV, factor.data(),
-                         partial.acc.data());
+  for (int first = 0; first < pair.tokens; first += kTile) {
+    const int tokens = std::min(kTile, pair.tokens - first);
+    for (size_t row = 0; row < pair.states.size(); ++row) {
+      std::copy_n(pair.p.data() + row * pair.kTokens + first, tokens, p.data() + row * kTile);
+      if (first > 0) factor[row] = 1.0;
+    }
+    tile_math().accumulate(p.data(), padded_rows, pair.values.data() + static_cast<size_t>(first) * kDepthV,
+                           tokens, kDepthV, factor.data(), partial.acc.data());
+  }
+  pair.tokens = 0;
 }
 
 // log2(2^a + 2^b); NaN if one is.
@@ -237,8 +255,7 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   if (options.exact) task.exact = std::make_unique<Partial>(padded_rows);
   if (model) task.model = std::make_unique<Partial>(padded_rows);
 
-  std::vector<HopperRow> hopper_rows(rows);
-  PairTile first_of_pair;
+  HopperPair pair(rows);
 
   const int last_tile = static_cast<int>(std::min<int64_t>(task.last_tile, (visible + kTile - 1) / kTile));
   for (int tile = task.first_tile; tile < last_tile; ++tile) {
@@ -281,13 +298,9 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
       }
     }
     if (task.model && options.quantisation == Quantisation::kHopper) {
-      PairTile this_tile{scores, values};
-      if ((tile - task.first_tile) % hopper::kMathGroups != 0) {
-        apply_hopper_pair(first_of_pair, &this_tile, rows, padded_rows, hopper_rows, *task.model);
-      } else if (tile + 1 == last_tile) {
-        apply_hopper_pair(this_tile, nullptr, rows, padded_rows, hopper_rows, *task.model);
-      } else {
-        first_of_pair = std::move(this_tile);
+      pair.add(scores, values, tokens);
+      if ((tile - task.first_tile) % hopper::kPairTiles == hopper::kPairTiles - 1 || tile + 1 == last_tile) {
+        apply_hopper_pair(pair, padded_rows, p, factor, *task.model);
       }
     } else if (task.model) {
       apply_model_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);

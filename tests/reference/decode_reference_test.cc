@@ -290,8 +290,8 @@ TEST(QuantisationModel, ReferencesRiseAndFallWithinBounds) {
   EXPECT_EQ(next({-61.f, 3.f}, -50.f), std::pair(-50.f, 3.f));
   EXPECT_TRUE(needs_second_part(none, -1000.f));
   EXPECT_FALSE(needs_second_part(none, -inf));
-  EXPECT_TRUE(needs_second_part(R{0.f, 9.f}, -3.9f));
-  EXPECT_FALSE(needs_second_part(R{0.f, 9.f}, -4.f));
+  EXPECT_TRUE(needs_second_part(R{0.f, 9.f}, 1.1f));
+  EXPECT_FALSE(needs_second_part(R{0.f, 9.f}, 1.f));
 }
 
 // 64 tokens with score 0 in the first tile, one with score ln 10 in the second. Against the running

@@ -22,15 +22,15 @@ double maximum(const double* scores, int tokens, double below) {
   return most;
 }
 
-void choose_reference(HopperRow& row, double most) {
-  row.reference = std::max(most + double{hopper::kMargin}, row.top - double{hopper::kDepth});
-  row.top = std::max(row.top, row.reference);
-}
-
 double quantised(double score, double reference) {
   if (std::isnan(score)) return score;
   if (score == kNegInf || reference == kNegInf) return 0.0;
   return e4m3_table()[to_e4m3(std::exp2(score - reference + double{hopper::kLog2PMax}))];
+}
+
+void choose_reference(double most, HopperRow& row) {
+  row.reference = std::max(most + double{hopper::kMargin}, row.top - double{hopper::kDepth});
+  row.top = std::max(row.top, row.reference);
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ double quantise_hopper_pair(const double* scores, int tokens, HopperRow& row, do
   if ((most > row.reference || !row.high) && most > kNegInf) {
     if (most > row.highest + double{hopper::kFall}) threshold = most - double{hopper::kSpread};
     row.highest = std::max(row.highest, most);
-    choose_reference(row, most);
+    choose_reference(most, row);
   }
   const double first = row.reference;
   row.high = false;
@@ -52,7 +52,7 @@ double quantise_hopper_pair(const double* scores, int tokens, HopperRow& row, do
   }
   const double rest = maximum(scores, tokens, threshold);
   if (rest > kNegInf) {
-    choose_reference(row, rest);
+    choose_reference(rest, row);
     const double weight = std::exp2(row.reference - first);
     for (int i = 0; i < tokens; ++i) {
       if (scores[i] < threshold) p[i] = weight * quantised(scores[i], row.reference);

@@ -111,7 +111,11 @@ std::vector<NamedCase> all_cases() {
       add("nan_in_a_key_" + name, kAll,
           C().seq_lens({len, 70}).heads(16).poison({{Poison::kKey, 0, len / 2, 3}}).max_splits(splits));
       add("nan_in_q_" + name, kAll,
-          C().seq_lens({len, 70}).heads(16).poison({{Poison::kQuery, 0, 0, 576 + 7}}).max_splits(splits));
+          C().seq_lens({len, 70})
+              .heads(16)
+              .poison({{Poison::kQuery, 0, 0, 576 + 7}})
+              .max_splits(splits)
+              .within(3e-2));
     }
   }
   add("nan_scales", kAll, C().seq_lens({130, 0, 700}).heads(16).nan_scales());
@@ -151,7 +155,7 @@ std::vector<NamedCase> all_cases() {
     // The emulated driver takes every other weight.
     const unsigned grids = weight == 0.9 || weight == 0.999 || weight == 0.99999 ? kAll : kGpu;
     for (const int len : {64, 256, 1024}) {
-      const double bound = len < 256 ? 4e-2 : 3e-2;
+      const double bound = len < 256 ? 5e-2 : 3e-2;  // few tokens, 16 rows
       for (const int position : {0, 40}) {
         add(name("sink_at_" + std::to_string(position), len), grids,
             C().seq_lens({len}).heads(16).sink(weight, position).max_splits(1).within(bound));

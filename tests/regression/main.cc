@@ -22,6 +22,7 @@
 #include "manifest/manifest.h"
 #include "tests/regression/cases.h"
 #include "tests/regression/decode_runner.h"
+#include "tests/regression/merge_case.h"
 #include "tests/regression/recorded.h"
 #include "tests/regression/verify.h"
 
@@ -214,6 +215,9 @@ class DecodeTest : public testing::Test {
             static_cast<int32_t>(kernel.facts.item_overhead), static_cast<int32_t>(kernel.facts.min_share),
             static_cast<int32_t>(kernel.facts.max_flat_merge)};
         options.workers = launch_workers(prepared, c_);
+        const char* accumulator = std::getenv("MLA_EMU_MMA_ACCUMULATOR");
+        options.narrow =
+            suite.driver.emulated() && accumulator != nullptr && accumulator == std::string("narrow");
         options.family = prepared.info.family;
         options.mma = prepared.info.mma;
         options.budget = suite.settings.budget;
@@ -270,6 +274,44 @@ class DecodeTest : public testing::Test {
   const std::string why_not_;
 };
 
+class MergeTest : public testing::Test {
+ public:
+  MergeTest(uint32_t index, MergeCase c) : index_(index), c_(c) {}
+
+  void TestBody() override {
+    KernelRecord& kernel = suite.kernels[index_];
+    try {
+      run(kernel);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    if (HasFailure()) {
+      ++kernel.failures;
+    } else if (!IsSkipped()) {
+      ++kernel.ran;
+    }
+  }
+
+ private:
+  void run(KernelRecord& kernel) {
+    ASSERT_EQ(suite.lost, "") << "the device was lost in an earlier test";
+    resolve(index_);
+    if (!kernel.cannot_run.empty()) {
+      ++kernel.skipped;
+      GTEST_SKIP() << kernel.cannot_run;
+    }
+    ASSERT_EQ(kernel.failed, "");
+    MLA_CU(suite.driver, cuCtxSetCurrent, kernel.context);
+    const auto faults = run_merge(suite.driver, suite.api, *kernel.prepared, c_,
+                                  suite.settings.seed + std::hash<std::string>{}(c_.name),
+                                  &kernel.errors.exact_row, &kernel.errors.lse);
+    for (const std::string& fault : faults) ADD_FAILURE() << fault;
+  }
+
+  const uint32_t index_;
+  const MergeCase c_;
+};
+
 std::string test_name(std::string text) {
   for (char& c : text) {
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
@@ -283,7 +325,14 @@ void register_tests() {
                                                          : kEmulator;
   for (uint32_t index = 0; index < suite.kernels.size(); ++index) {
     const mla_kernel_info& info = suite.kernels[index].info;
-    if (info.kind != MLA_KIND_DECODE) continue;
+    if (info.kind == MLA_KIND_MERGE) {
+      for (const MergeCase& c : merge_cases()) {
+        const std::string full_name = std::string(c.name) + "/" + info.target;
+        testing::RegisterTest(test_name(info.id).c_str(), full_name.c_str(), nullptr, nullptr, __FILE__,
+                              __LINE__, [=]() -> testing::Test* { return new MergeTest(index, c); });
+      }
+      continue;
+    }
     const KernelLimits limits{info.page_size_multiple, info.page_size_max, info.features};
     for (const NamedCase& named : all_cases()) {
       if (!(named.grids & grid)) continue;

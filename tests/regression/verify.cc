@@ -102,14 +102,16 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   };
   const reference::DecodeProblem problem = data.problem();
   const bool e4m3 = data.kv_format == reference::Format::kE4M3;
+  const double max_lse = options.narrow ? kMaxLseNarrow : kMaxLse;
+  const double max_lse_relative = options.narrow ? kMaxLseRelativeNarrow : kMaxLseRelative;
   const double row_bound = e4m3 ? std::max(kMaxExactRow, 2 * data.c->exact_bound) : kMaxBf16Row;
 
-  const bool narrow = options.mma == MLA_MMA_WGMMA && e4m3;
+  const bool wgmma = options.mma == MLA_MMA_WGMMA && e4m3;
   // Standard deviation of the scores of N(0, 1) inputs.
   const double score_size =
       std::abs(problem.softmax_scale * problem.q_scale * problem.kv_scale) * std::sqrt(reference::kDepthK);
   // Where what narrow sums lose turns the scores upside down, only the model can tell.
-  const bool exact_in_reach = !narrow || kMaxLseWgmma * score_size < 1.0;
+  const bool exact_in_reach = !wgmma || kMaxLseWgmma * score_size < 1.0;
 
   ScheduleInput schedule;
   schedule.rule = options.rule;
@@ -133,7 +135,7 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   reference_options.heads = sample_heads(data, options);
   reference_options.quantisation = options.family == MLA_FAMILY_HOPPER ? reference::Quantisation::kHopper
                                                                        : reference::Quantisation::kCluster;
-  reference_options.narrow_scores = narrow;
+  reference_options.narrow_scores = wgmma;
   reference_options.split_offsets = [&](QueryToken t, int head) {
     return splits.offsets(t.request, t.token, head);
   };
@@ -234,11 +236,11 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         const double error = std::abs(got_lse - want.lse[row]);
         if (std::abs(want.lse[row]) < 1 / kMaxLse) verdict.errors.lse = std::max(verdict.errors.lse, error);
         const double size = std::abs(want.lse[row]);
-        const double least = std::max(kMaxLse, kMaxLseRelative * size);
+        const double least = std::max(max_lse, max_lse_relative * size);
         const double most =
-            narrow ? kMaxLseWgmma * std::max(1.0, score_size) + kMaxLseWgmmaRelative * size : least;
+            wgmma ? kMaxLseWgmma * std::max(1.0, score_size) + kMaxLseWgmmaRelative * size : least;
         if (!(error <= most)) fault(where + format("lse is off by %.3g, at most %.3g", error, most));
-        if (narrow) {
+        if (wgmma) {
           const double off = std::abs(got_lse - want.model_lse[row]);
           if (size < 1 / kMaxLse) verdict.errors.model_lse = std::max(verdict.errors.model_lse, off);
           if (!(off <= least)) {
@@ -266,8 +268,10 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         : data.c->exact_bound > 0 ? data.c->exact_bound
                                   : kMaxExactFlat,
         "against exact attention (flat weights)", verdict.errors.exact_flat);
-  bound(model, kMaxModel, "against the model of the quantisation", verdict.errors.model);
-  const int64_t most_border_rows = 1 + verdict.rows_compared / kRowsPerBorderRow;
+  bound(model, options.narrow ? kMaxModelNarrow : kMaxModel, "against the model of the quantisation",
+        verdict.errors.model);
+  const int64_t most_border_rows =
+      1 + verdict.rows_compared / (options.narrow ? kRowsPerBorderRowNarrow : kRowsPerBorderRow);
   if (border_rows > most_border_rows) {
     fault(format("%.0f of %.0f rows are", static_cast<double>(border_rows),
                  static_cast<double>(verdict.rows_compared)) +

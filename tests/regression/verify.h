@@ -29,6 +29,14 @@ inline constexpr double kMaxModelBorderRow = 6.25e-2;
 inline constexpr int64_t kRowsPerBorderRow = 1000;  // one such row is allowed, and one more for so many
 inline constexpr double kMaxLse = 1e-3;             // absolute, against exact attention
 inline constexpr double kMaxLseRelative = 1e-6;     // of large ones: what a float can hold
+// Where accumulators of mma.sync on e4m3 keep 13 bits or so (on the emulated driver with
+// MLA_EMU_MMA_ACCUMULATOR=narrow), a score has an error of 2^-13 of the largest of the
+// products that are summed in the tensor core: more weights fall to the other side of a border, and lse has
+// the error of the largest score. The bounds against exact attention are the same.
+inline constexpr double kMaxModelNarrow = 1e-2;
+inline constexpr int64_t kRowsPerBorderRowNarrow = 64;
+inline constexpr double kMaxLseNarrow = 2e-2;
+inline constexpr double kMaxLseRelativeNarrow = 5e-4;
 // wgmma on e4m3 keeps 13 bits of a sum on the way. The model has that, and is held to the bounds
 // above; the exact lse is further away where few tokens have the weight: absolute for scores of N(0, 1),
 // more as scores are larger. (docs/accuracy.md)
@@ -59,6 +67,7 @@ struct VerifyOptions {
   mla_mma mma = MLA_MMA_PLAIN;
   ScheduleRule rule = {128, 64, 2, 4, 8};  // of the kernel
   int workers = 1;                         // of the launch
+  bool narrow = false;                     // accumulators of mma.sync
   double budget = 2e10;  // multiply-adds the references may cost; heads are sampled beyond it
   uint64_t seed = 0;     // of the sample
 };

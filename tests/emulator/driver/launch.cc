@@ -255,6 +255,13 @@ CUresult KernelLaunch::run(Context& context) {
         result.ok() ? "" : ", FAULT");
   }
   if (s.profile) print_profile(result);
+  for (const Warning& warning : result.warnings) {
+    s.warnings += warning.count;
+    std::fprintf(stderr, "mla-emu: warning (%s, %llu times): %s\n  seed %llu (MLA_EMU_SEED)\n",
+                 kChecks[static_cast<size_t>(warning.check)].name,
+                 static_cast<unsigned long long>(warning.count), warning.text.c_str(),
+                 static_cast<unsigned long long>(config.seed));
+  }
   if (result.ok()) {
     ++s.launches;
     ++s.launches_of[function->name];

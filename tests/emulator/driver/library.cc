@@ -70,11 +70,16 @@ CUresult parse(Image* image) {
     report(status.message());
     return CUDA_ERROR_INVALID_PTX;
   }
+  constexpr size_t kShown = 16;
   std::string reason;
+  size_t refused = 0;
   for (const KernelInfo& kernel : image->module.kernels()) {
     if (kernel.unsupported.empty()) return CUDA_SUCCESS;
-    if (reason.empty()) reason = "kernel " + kernel.name + ": " + kernel.unsupported.front();
+    if (++refused <= kShown)
+      reason +=
+          (reason.empty() ? "kernel " : "\n  kernel ") + kernel.name + ": " + kernel.unsupported.front();
   }
+  if (refused > kShown) reason += "\n  and " + std::to_string(refused - kShown) + " more kernels";
   if (reason.empty()) return CUDA_SUCCESS;
   report(reason);
   return CUDA_ERROR_INVALID_PTX;

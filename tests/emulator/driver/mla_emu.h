@@ -33,6 +33,9 @@ uint64_t mlaEmuKernelExecutions(const char* entry);
 /* Warp and lane instructions executed by all launches so far, and the host seconds they took. */
 void mlaEmuStatistics(uint64_t* warp_instructions, uint64_t* lane_instructions, double* seconds);
 
+/* What the checks found that MLA_EMU_CHECKS sets to warn, in all launches so far. */
+uint64_t mlaEmuWarnings(void);
+
 /* Seed of the next launch; each launch after it takes the next number. Starts as MLA_EMU_SEED. */
 void mlaEmuSetSeed(uint64_t seed);
 uint64_t mlaEmuNextSeed(void);

@@ -32,28 +32,39 @@ bool option_flag(const char* name) {
   return text && *text && std::strcmp(text, "0") != 0;
 }
 
-// MLA_EMU_CHECKS: "all", "none", or checks to leave out, as "-unwritten,-shared_races".
+// MLA_EMU_CHECKS: words separated by commas. "all" and "none", a check with + or - before it, or
+// "check=fault", "check=warn", "check=off"; "all" stands for every check there too.
 bool parse_checks(const std::string& text, Checks* checks, std::string* error) {
   std::stringstream stream(text);
   std::string word;
   while (std::getline(stream, word, ',')) {
-    const bool on = word == "all" || (word != "none" && word[0] != '-');
-    const std::string name = word[0] == '-' || word[0] == '+' ? word.substr(1) : word;
+    std::string name = word;
+    CheckMode mode = CheckMode::kFault;
+    bool known_mode = true;
+    if (const size_t equals = word.find('='); equals != std::string::npos) {
+      name = word.substr(0, equals);
+      const std::string value = word.substr(equals + 1);
+      known_mode = value == "fault" || value == "warn" || value == "off";
+      mode = value == "warn" ? CheckMode::kWarn : value == "off" ? CheckMode::kOff : CheckMode::kFault;
+    } else if (word == "none") {
+      name = "all";
+      mode = CheckMode::kOff;
+    } else if (!word.empty() && (word[0] == '-' || word[0] == '+')) {
+      name = word.substr(1);
+      mode = word[0] == '-' ? CheckMode::kOff : CheckMode::kFault;
+    }
     bool known = false;
-    const auto apply = [&](const char* check, bool* field) {
-      if (name != check && name != "all" && name != "none") return;
-      *field = on;
+    std::string names;
+    for (const CheckInfo& info : kChecks) {
+      names += std::string(", ") + info.name;
+      if (name != "all" && name != info.name) continue;
       known = true;
-    };
-    apply("unwritten", &checks->unwritten);
-    apply("shared_races", &checks->shared_races);
-    apply("proxy_fences", &checks->proxy_fences);
-    apply("global_races", &checks->global_races);
-    if (!known) {
+      (*checks)[info.check] = mode;
+    }
+    if (!known || !known_mode) {
       *error = "MLA_EMU_CHECKS: \"" + word +
-               "\" is not known; known are all, none, and unwritten, shared_races, proxy_fences, "
-               "global_races with "
-               "+ or - before them";
+               "\" is not known; known are none, and, with + or - before them or " +
+               "=fault, =warn, =off behind, all" + names;
       return false;
     }
   }
@@ -328,6 +339,11 @@ MLA_EMU_EXPORT void mlaEmuStatistics(uint64_t* warp_instructions, uint64_t* lane
   if (warp_instructions) *warp_instructions = state().warp_instructions;
   if (lane_instructions) *lane_instructions = state().lane_instructions;
   if (seconds) *seconds = state().seconds;
+}
+
+MLA_EMU_EXPORT uint64_t mlaEmuWarnings(void) {
+  const Lock lock(state().mutex);
+  return state().warnings;
 }
 
 MLA_EMU_EXPORT void mlaEmuSetSeed(uint64_t seed) {

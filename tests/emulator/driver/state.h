@@ -215,6 +215,7 @@ struct State {
   // What has been executed.
   std::string report;
   uint64_t launches = 0;
+  uint64_t warnings = 0;  // findings of checks that are set to warn
   std::map<std::string, uint64_t> launches_of;
   uint64_t warp_instructions = 0, lane_instructions = 0;
   double seconds = 0;

@@ -3,10 +3,11 @@
 // Vector clocks, and what memory remembers of its last accesses.
 //
 // Agents. A warp is one agent; every asynchronous copy in flight is another one (a "slot" of the CTA
-// that issued it). Each warp keeps a vector clock over the agents of its cluster, and a second one
-// (`proxy` half) that advances with fence.proxy.async: what of the first the async proxy may rely on.
-// Clocks of warps in other clusters stand in an immutable vector that is replaced when a warp
-// acquires something another cluster released.
+// that issued it). Each warp keeps a vector clock over the agents of its cluster, and two more that advance
+// with fence.proxy.async: what of the first the async proxy may rely on in shared and in global memory. A
+// copy has two times on its slot: `clock`, when it has read its source (and written shared memory), and the
+// one after it, when it has written global memory. Clocks of warps in other clusters stand in an immutable
+// vector that is replaced when a warp acquires something another cluster released.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,9 @@ namespace mla::emu {
 
 using Foreign = std::shared_ptr<const std::vector<uint32_t>>;
 
-// Two vector clocks over the agents of a cluster, one behind the other, and the foreign ones.
+// Vector clocks over the agents of a cluster, one behind the other, and the foreign ones.
 struct Clocks {
-  std::vector<uint32_t> v;  // [2 * agents]
+  std::vector<uint32_t> v;  // [3 * agents]: all, then what the proxy knows of shared and of global memory
   Foreign foreign, proxy_foreign;
   bool empty() const { return v.empty(); }
 };
@@ -49,9 +50,9 @@ struct GlobalCell {
   uint32_t launch;
   uint32_t w_clock, w_agent;
   uint32_t r_clock, r_agent;
-  uint16_t w_mask, r_mask;
-  uint8_t w_kind;
-  uint8_t unused[3];
+  uint32_t ar_clock, ar_agent;  // the last read by a copy
+  uint16_t w_mask, r_mask, ar_mask;
+  uint8_t w_kind, r_kind;
 };
 
 enum Access : uint32_t {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "manifest/status.h"
+#include "tests/emulator/engine/checks.h"
 #include "tests/emulator/engine/tensor_map.h"
 
 namespace mla::emu {
@@ -160,13 +161,6 @@ void unload_globals(const Module& module, Memory& memory);
 
 // ---------------------------------------------------------------- launches
 
-struct Checks {
-  bool unwritten = true;     // reading bytes that nothing wrote, shared and global
-  bool shared_races = true;  // what is modelled: docs/emulator-engine-notes.md
-  bool proxy_fences = true;  // generic writes against asynchronous copies without a proxy fence
-  bool global_races = true;  // plain global accesses of different warps without release/acquire
-};
-
 // What mma.sync keeps of a sum of e4m3 and e5m2 products in float32. wgmma always has the narrow one.
 enum class MmaAccumulator {
   kExact,   // float32, one product after the other
@@ -241,8 +235,17 @@ struct OpcodeCount {
   uint64_t nanoseconds = 0;        // host time spent in it (sampled)
 };
 
+// What a check found that is set to warn, at one PTX line.
+struct Warning {
+  Check check = Check::kUnwritten;
+  uint32_t ptx_line = 0;
+  uint64_t count = 0;
+  std::string text;  // of the first time
+};
+
 struct Report {
   Fault fault;
+  std::vector<Warning> warnings;
   uint64_t seed = 0;
   uint64_t warp_instructions = 0;
   uint64_t lane_instructions = 0;

@@ -59,6 +59,7 @@ struct Machine {
   uint32_t cell_bytes = 0;
   uint32_t launch_serial = 0;
   uint32_t total_warps = 0;
+  uint64_t foreign_agents = 0;  // warps of the launch, then `slots` copies for each of its CTAs
   uint64_t turns = 0;
   uint64_t progress = 0;  // counts stores, barrier and copy events
   bool shared_shadow = true;
@@ -80,6 +81,11 @@ struct Machine {
   // ---- faults
   bool failed = false;
   Next fault(FaultKind kind, int lane, const char* format, ...) __attribute__((format(printf, 4, 5)));
+  // The same for a check that the launch may have turned off, or into a warning. True when execution goes on.
+  bool finding(Check check, FaultKind kind, int lane, const char* format, ...)
+      __attribute__((format(printf, 5, 6)));
+  bool finding_at(Check check, FaultKind kind, const Warp* warp, const Instr* instr, int lane,
+                  const std::string& text);
   void fault_at(FaultKind kind, const Warp* warp, const Instr* instr, int lane, const std::string& text);
 
   // ---- memory (machine/*_access.cc, resolve.cc). All return nullptr after a fault.
@@ -90,7 +96,11 @@ struct Machine {
   Cta* shared_target(int lane, bool cluster_space, uint64_t address, uint32_t bytes, uint32_t align,
                      uint32_t* offset);
   bool check_shared(int lane, Cta* cta, uint32_t offset, uint32_t bytes, uint32_t access);
-  bool check_global(int lane, Region* region, uint64_t offset, uint32_t bytes, uint32_t access);
+  // `op`: the copy that accesses, on behalf of the running warp.
+  bool check_global(int lane, Region* region, uint64_t offset, uint32_t bytes, uint32_t access,
+                    const AsyncOp* op = nullptr);
+  bool check_global_races(int lane, Region* region, uint64_t offset, uint32_t bytes, uint32_t access,
+                          const AsyncOp* op);
   Region* region_of(uint64_t address, uint64_t bytes);
   Cell* cell(Cta* cta, uint32_t offset) {
     return reinterpret_cast<Cell*>(cta->cells.data() + size_t{offset >> 4} * cell_bytes);
@@ -103,7 +113,7 @@ struct Machine {
   void join(Clocks& into, const Clocks& from);
   void release_to(Clocks& target, Warp* w);  // publishes w's clocks, starts a new epoch
   void acquire_from(Warp* w, const Clocks& from) { join(w->clocks, from); }
-  void proxy_fence(Warp* w);
+  void proxy_fence(Warp* w, bool shared, bool global);
   void fence(Warp* w);
   void sync_release(uint64_t key, bool release, bool rmw);
   void sync_acquire(uint64_t key, bool acquire);
@@ -166,11 +176,10 @@ struct Machine {
 
 inline bool Machine::all_live(int lane, uint32_t mask, const char* what) {
   if (mask == warp->live) return true;
-  fault(FaultKind::kDivergence, lane,
-        "%s must be executed by all threads of the warp together, but of the live lanes 0x%08x only "
-        "0x%08x execute it",
-        what, warp->live, mask);
-  return false;
+  return finding(Check::kConvergence, FaultKind::kDivergence, lane,
+                 "%s must be executed by all threads of the warp together, but of the live lanes 0x%08x only "
+                 "0x%08x execute it",
+                 what, warp->live, mask);
 }
 
 }  // namespace mla::emu

@@ -100,6 +100,8 @@ struct BulkGroup {
 struct ThreadGroups {
   BulkGroup open;
   std::deque<std::shared_ptr<BulkGroup>> committed;
+  // Groups before those that a wait_group.read has retired: their writes are not known to be complete.
+  std::deque<std::vector<std::pair<uint16_t, uint32_t>>> unwritten;
   std::shared_ptr<BulkGroup> current;
 };
 

@@ -68,7 +68,7 @@ TEST(Memory, MisalignmentAndUnwritten) {
                   FaultKind::kMisaligned, "is not a multiple of 8"));
   EXPECT_TRUE(faults_with(e.run(kernel("ld.param.u64 %rd1, [p0];\nld.global.u32 %r1, [%rd1];"), {a}),
                           FaultKind::kUnwritten, "that nothing has written"));
-  e.config.checks.unwritten = false;
+  e.config.checks[Check::kUnwritten] = CheckMode::kOff;
   EXPECT_TRUE(e.run(kernel("ld.param.u64 %rd1, [p0];\nld.global.u32 %r1, [%rd1];"), {a}).ok());
 }
 

@@ -73,6 +73,10 @@ TEST(Parser, UnknownFormsAreNeverIgnored) {
             "m.ptx:12: add.u32 takes 3 operands, found 2: 'add.u32 %r1, %r2;'");
   EXPECT_EQ(first_unsupported("add.u32 %rd1, %r2, %r3;"),
             "m.ptx:12: register %rd1 has 64 bits, add.u32 writes 32: 'add.u32 %rd1, %r2, %r3;'");
+  EXPECT_EQ(first_unsupported("add.f8x3 %r1, %r2, %r3;"),
+            "m.ptx:12: modifier .f8x3 of add.f8x3 is not supported: 'add.f8x3 %r1, %r2, %r3;'");
+  EXPECT_EQ(first_unsupported("add %r1, %r2, %r3;"),
+            "m.ptx:12: add is not supported without a type: 'add %r1, %r2, %r3;'");
   EXPECT_EQ(first_unsupported("bra NOWHERE;"), "m.ptx:12: label NOWHERE is not defined: 'bra NOWHERE;'");
   EXPECT_EQ(first_unsupported("setmaxnreg.inc.sync.aligned.u32 100;"),
             "m.ptx:12: setmaxnreg needs a multiple of 8 from 24 to 256, found 100: "

@@ -45,7 +45,10 @@ T Decoder::type_or(T fallback) {
 
 T Decoder::type() {
   T t = type_or(T::kNone);
-  if (t == T::kNone) fail("no type in " + s.op_text);
+  if (t == T::kNone) {
+    finish();  // a type that is not known, most likely
+    fail(s.op_text + " is not supported without a type");
+  }
   return t;
 }
 

@@ -65,9 +65,10 @@ Next do_bar(Machine& m, const Instr& in, uint32_t mask) {
     b.expected = threads;
     b.line = in.line;
   } else if (b.whole != whole || b.expected != threads) {
-    return m.fault(FaultKind::kBarrier, -1,
+    if (!m.finding(Check::kNamedBarriers, FaultKind::kBarrier, -1,
                    "barrier %u is used with %u threads here and with %u by PTX line %u (0: the whole CTA)",
-                   id, threads, b.expected, b.line);
+                   id, threads, b.expected, b.line))
+      return Next::kFault;
   }
   b.arrived += mask == m.warp->live ? 32 : static_cast<uint32_t>(__builtin_popcount(mask));
   if (in.a[0] >= kPopc) {
@@ -80,9 +81,11 @@ Next do_bar(Machine& m, const Instr& in, uint32_t mask) {
   uint32_t expected = b.whole ? m.cta->live_warps * 32 : b.expected;
   ++m.progress;
   if (b.arrived > expected) {
-    return m.fault(FaultKind::kBarrier, -1, "more than %u threads arrived at barrier %u", expected, id);
+    if (!m.finding(Check::kNamedBarriers, FaultKind::kBarrier, -1,
+                   "more than %u threads arrived at barrier %u", expected, id))
+      return Next::kFault;
   }
-  if (b.arrived == expected) {
+  if (b.arrived >= expected) {
     if (in.a[0] != kArriveOnly) m.join(m.warp->clocks, b.arriving);
     m.complete_named(m.cta, b);
     return in.a[0] == kArriveOnly ? Next::kNext : result();
@@ -98,7 +101,7 @@ void complete_cluster(Machine& m, Cluster& c) {
   ++c.phase;
   c.arrived = 0;
   c.completed = c.arriving;
-  c.arriving.v.assign(2 * m.agents, 0);
+  c.arriving.v.assign(3 * m.agents, 0);
   c.arriving.foreign.reset();
   c.arriving.proxy_foreign.reset();
   ++m.progress;
@@ -209,7 +212,7 @@ void Machine::complete_named(Cta* owner, NamedBarrier& b) {
   b.done_count = b.red_count;
   b.red_and = ~0u;
   b.red_or = b.red_count = 0;
-  b.arriving.v.assign(2 * agents, 0);
+  b.arriving.v.assign(3 * agents, 0);
   b.arriving.foreign.reset();
   b.arriving.proxy_foreign.reset();
   ++progress;

@@ -51,12 +51,26 @@ bool groups_done(ThreadGroups& mine, uint32_t allowed, bool read) {
 }
 
 void retire_groups(Machine& m, ThreadGroups& mine, uint32_t allowed, bool read) {
+  constexpr size_t kRemembered = 64;
   uint32_t* clock = m.warp->clocks.v.data();
-  for (size_t i = 0; i + allowed < mine.committed.size(); ++i) {
-    for (auto [agent, value] : mine.committed[i]->epochs) clock[agent] = std::max(clock[agent], value);
+  const uint32_t done = read ? 0 : 1;  // the second time of a copy is that of its writes
+  auto know = [&](const auto& epochs) {
+    for (auto [agent, value] : epochs) clock[agent] = std::max(clock[agent], value + done);
+  };
+  for (size_t i = 0; i + allowed < mine.committed.size(); ++i) know(mine.committed[i]->epochs);
+  while (!read && !mine.unwritten.empty() && mine.unwritten.size() + mine.committed.size() > allowed) {
+    know(mine.unwritten.front());
+    mine.unwritten.pop_front();
   }
-  while (mine.committed.size() > allowed && (!read || mine.committed.front()->running == 0))
+  while (mine.committed.size() > allowed && (!read || mine.committed.front()->running == 0)) {
+    if (read) mine.unwritten.push_back(std::move(mine.committed.front()->epochs));
     mine.committed.pop_front();
+  }
+  if (mine.unwritten.size() > kRemembered) {  // the two oldest count as one
+    auto& second = mine.unwritten[1];
+    second.insert(second.end(), mine.unwritten[0].begin(), mine.unwritten[0].end());
+    mine.unwritten.pop_front();
+  }
 }
 
 Piece::Reduce reduce_op(Decoder& d) {

@@ -83,7 +83,7 @@ Next do_cp_arrive(Machine& m, const Instr& in, uint32_t mask) {
   for (auto& group : mine.committed) take(*group);
   // Only the copies are released by it, not the thread's other writes: the slots' clocks.
   Clocks released;
-  released.v.assign(2 * m.agents, 0);
+  released.v.assign(3 * m.agents, 0);
   for (uint32_t rank = 0; rank < m.cluster_size; ++rank) {
     for (uint32_t s = 0; s < m.slots; ++s) {
       uint32_t agent = rank * m.agents_per_cta + m.warps_per_cta + s;

@@ -7,9 +7,11 @@ namespace mla::emu {
 
 namespace {
 
+// a[0] 0 fence, 1 fence.proxy.async, 2 fence.mbarrier_init, 3 none of those; a[1] of the proxy fence: 1
+// shared memory, 2 global, 3 both.
 Next do_fence(Machine& m, const Instr& in, uint32_t) {
   if (in.a[0] == 1) {
-    m.proxy_fence(m.warp);
+    m.proxy_fence(m.warp, in.a[1] & 1, in.a[1] & 2);
   } else if (in.a[0] == 2) {
     for (auto& c : m.cta->cluster->ctas) {
       for (auto& [offset, barrier] : c->mbarriers) {
@@ -35,14 +37,15 @@ void decode_fence(Decoder& d) {
   if (d.mod("proxy")) {
     std::string which = d.one_of({"async", "async::generic", "async.global", "alias", "tensormap::generic"});
     if (which.empty()) d.fail(d.s.op_text + " is not supported");
-    d.one_of({"global", "shared::cta", "shared::cluster"});
+    const std::string space = d.one_of({"global", "shared::cta", "shared::cluster"});
+    in.a[1] = space.empty() ? 3 : space == "global" ? 2 : 1;
     if (which == "async") in.a[0] = 1;
     if (which == "async::generic") {
       d.one_of({"acquire", "release"});
       d.mod("sync_restrict::shared::cta");
       d.mod("sync_restrict::shared::cluster");
       d.mod("cluster");
-      in.a[0] = 1;
+      in.a[0] = in.a[1] = 1;
     }
     if (which == "tensormap::generic" || which == "alias") {
       d.one_of({"acquire", "release"});

@@ -28,11 +28,14 @@ Next do_init(Machine& m, const Instr& in, uint32_t mask) {
     }
     auto& slot = owner->mbarriers[offset];
     if (slot) {
-      return m.fault(FaultKind::kBarrier, static_cast<int>(lane),
+      if (!m.finding(Check::kMbarrierInit, FaultKind::kBarrier, static_cast<int>(lane),
                      "mbarrier.init at %s, where an mbarrier is in use (initialised by PTX line %u); "
                      "mbarrier.inval must come "
                      "first",
-                     m.shared_name(owner, offset).c_str(), slot->init_line);
+                     m.shared_name(owner, offset).c_str(), slot->init_line))
+        return Next::kFault;
+      m.wake(slot->waiters);
+      if (m.shared_shadow) m.cell(owner, offset)->barrier &= static_cast<uint16_t>(~(255u << (offset & 8)));
     }
     if (!m.check_shared(static_cast<int>(lane), owner, offset, 8, kWrite)) {
       owner->mbarriers.erase(offset);
@@ -44,7 +47,7 @@ Next do_init(Machine& m, const Instr& in, uint32_t mask) {
     slot->init_clock = m.warp->clocks.v[m.warp->agent];
     slot->init_cluster_arrivals = m.warp->cluster_arrivals;
     slot->init_line = in.line;
-    slot->arriving.v.assign(2 * m.agents, 0);
+    slot->arriving.v.assign(3 * m.agents, 0);
     if (m.shared_shadow) m.cell(owner, offset)->barrier |= static_cast<uint16_t>(255u << (offset & 8));
     ++m.progress;
   }
@@ -119,9 +122,10 @@ Next do_arrive(Machine& m, const Instr& in, uint32_t mask) {
     if (in.a[0] & kNoArrive) {  // expect_tx or complete_tx alone
       b->tx += in.a[0] & kCompleteOnly ? -static_cast<int64_t>(value) : static_cast<int64_t>(value);
       if (b->tx > kMaxTx || b->tx < -kMaxTx) {
-        return m.fault(FaultKind::kBarrier, static_cast<int>(lane),
+        if (!m.finding(Check::kMbarrierCounts, FaultKind::kBarrier, static_cast<int>(lane),
                        "transaction count of the mbarrier at %s leaves its range: %lld bytes",
-                       m.shared_name(owner, offset).c_str(), static_cast<long long>(b->tx));
+                       m.shared_name(owner, offset).c_str(), static_cast<long long>(b->tx)))
+          return Next::kFault;
       }
       ++m.progress;
       m.try_complete(b);

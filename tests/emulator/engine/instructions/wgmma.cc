@@ -82,10 +82,10 @@ const uint8_t* read_chunk(Machine& m, AsyncOp* op, bool has_slot, uint32_t addre
   if (m.shared_shadow) {
     if (has_slot && !m.check_async_shared(op, owner, offset, 16, false, true, false)) return nullptr;
     uint32_t missing = 0xffff & ~m.cell(owner, offset)->written;
-    if (missing && m.config->checks.unwritten) {
-      m.fault(FaultKind::kUnwritten, -1,
-              "wgmma reads 16 bytes at %s, but nothing has written the byte at 0x%x",
-              m.shared_name(owner, offset).c_str(), offset + static_cast<uint32_t>(__builtin_ctz(missing)));
+    if (missing && !m.finding(Check::kUnwritten, FaultKind::kUnwritten, -1,
+                              "wgmma reads 16 bytes at %s, but nothing has written the byte at 0x%x",
+                              m.shared_name(owner, offset).c_str(),
+                              offset + static_cast<uint32_t>(__builtin_ctz(missing)))) {
       return nullptr;
     }
   }
@@ -108,7 +108,7 @@ Next do_wgmma(Machine& m, const Instr& in, uint32_t mask) {
     for (uint32_t i = 0; i < m.slots; ++i) {
       if (m.cta->slot_busy[i]) continue;
       group.slot = i;
-      group.clock = ++m.cta->slot_clock[i];
+      group.clock = m.cta->slot_clock[i] += 2;
       m.cta->slot_busy[i] = 1;
       m.cta->slot_line[i] = in.line;
       break;

@@ -50,10 +50,11 @@ void Machine::release_to(Clocks& target, Warp* w) {
   ++w->clocks.v[w->agent];
 }
 
-void Machine::proxy_fence(Warp* w) {
+void Machine::proxy_fence(Warp* w, bool shared, bool global) {
   uint32_t* v = w->clocks.v.data();
-  for (uint32_t i = 0; i < agents; ++i) v[agents + i] = std::max(v[agents + i], v[i]);
-  w->clocks.proxy_foreign = w->clocks.foreign;
+  for (uint32_t i = 0; shared && i < agents; ++i) v[agents + i] = std::max(v[agents + i], v[i]);
+  for (uint32_t i = 0; global && i < agents; ++i) v[2 * agents + i] = std::max(v[2 * agents + i], v[i]);
+  if (global) w->clocks.proxy_foreign = w->clocks.foreign;
   ++v[w->agent];
 }
 
@@ -65,17 +66,20 @@ void Machine::fence(Warp* w) {
   ++w->clocks.v[w->agent];
 }
 
-// What a warp of another cluster may take from these clocks.
+// What a warp of another cluster may take from these clocks: those of all warps of the launch, then of the
+// copies of all its CTAs.
 Foreign Machine::foreign_of(const Clocks& clocks, const Cluster& cluster, bool proxy) const {
-  auto result = std::make_shared<std::vector<uint32_t>>(total_warps);
+  auto result = std::make_shared<std::vector<uint32_t>>(foreign_agents);
   const Foreign& old = proxy ? clocks.proxy_foreign : clocks.foreign;
   if (old) *result = *old;
-  uint32_t base = proxy ? agents : 0;
-  for (uint32_t rank = 0; rank < cluster_size; ++rank) {
-    uint64_t first = (cluster.index * cluster_size + rank) * warps_per_cta;
-    for (uint32_t w = 0; w < warps_per_cta; ++w) {
-      (*result)[first + w] = std::max((*result)[first + w], clocks.v[base + rank * agents_per_cta + w]);
-    }
+  const uint32_t* v = clocks.v.data() + (proxy ? 2 * agents : 0);
+  for (uint32_t rank = 0; rank < cluster_size; ++rank, v += agents_per_cta) {
+    const uint64_t cta_number = cluster.index * cluster_size + rank;
+    auto take = [&](uint64_t first, const uint32_t* from, uint32_t count) {
+      for (uint32_t i = 0; i < count; ++i) (*result)[first + i] = std::max((*result)[first + i], from[i]);
+    };
+    take(cta_number * warps_per_cta, v, warps_per_cta);
+    take(total_warps + cta_number * slots, v + warps_per_cta, slots);
   }
   return result;
 }
@@ -127,18 +131,22 @@ void Machine::sync_acquire(uint64_t key, bool acquire) {
   }
   if (!global_race) return;
   if (into.empty()) {
-    into.v.assign(2 * agents, 0);
+    into.v.assign(3 * agents, 0);
   }
   join_foreign(into.foreign, var.flat);
   join_foreign(into.proxy_foreign, var.flat_proxy);
   // What the other cluster knew of this one.
-  for (uint32_t rank = 0; rank < cluster_size; ++rank) {
-    uint64_t first = (cta->cluster->index * cluster_size + rank) * warps_per_cta;
-    for (uint32_t w = 0; w < warps_per_cta; ++w) {
-      uint32_t agent = rank * agents_per_cta + w;
-      into.v[agent] = std::max(into.v[agent], (*var.flat)[first + w]);
-      into.v[agents + agent] = std::max(into.v[agents + agent], (*var.flat_proxy)[first + w]);
-    }
+  uint32_t* v = into.v.data();
+  for (uint32_t rank = 0; rank < cluster_size; ++rank, v += agents_per_cta) {
+    const uint64_t cta_number = cta->cluster->index * cluster_size + rank;
+    auto take = [&](uint32_t* to, uint64_t first, uint32_t count) {
+      for (uint32_t i = 0; i < count; ++i) {
+        to[i] = std::max(to[i], (*var.flat)[first + i]);
+        to[2 * agents + i] = std::max(to[2 * agents + i], (*var.flat_proxy)[first + i]);
+      }
+    };
+    take(v, cta_number * warps_per_cta, warps_per_cta);
+    take(v + warps_per_cta, total_warps + cta_number * slots, slots);
   }
 }
 

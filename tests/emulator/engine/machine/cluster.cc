@@ -18,7 +18,7 @@ void Machine::start_cluster() {
            static_cast<uint32_t>(index / count.x / count.y)};
   k->live_ctas = cluster_size;
   k->live_warps = cluster_size * warps_per_cta;
-  k->arriving.v.assign(2 * agents, 0);
+  k->arriving.v.assign(3 * agents, 0);
   const uint32_t threads = static_cast<uint32_t>(block.count());
   for (uint32_t rank = 0; rank < cluster_size; ++rank) {
     auto c = std::make_unique<Cta>();
@@ -31,7 +31,7 @@ void Machine::start_cluster() {
     c->shared_end = smem_total;
     c->shared.resize((size_t{smem_total} + 15) / 16 * 16);
     if (shared_shadow) c->cells.resize(c->shared.size() / 16 * cell_bytes);
-    for (NamedBarrier& b : c->named) b.arriving.v.assign(2 * agents, 0);
+    for (NamedBarrier& b : c->named) b.arriving.v.assign(3 * agents, 0);
     c->live_warps = warps_per_cta;
     c->live_threads = threads;
     c->first_agent = rank * agents_per_cta;
@@ -49,7 +49,7 @@ void Machine::start_cluster() {
       w->registers.resize(program->register_bytes);
       w->local.resize(size_t{32} * program->local_bytes);
       w->frame.resize(size_t{32} * program->frame_bytes);
-      w->clocks.v.assign(2 * agents, 0);
+      w->clocks.v.assign(3 * agents, 0);
       w->clocks.v[w->agent] = 1;
       w->register_count = register_count;
       w->groups.reserve(40);

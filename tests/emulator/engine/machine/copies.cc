@@ -29,7 +29,7 @@ AsyncOp* Machine::new_op(int lane) {
   op->warp = warp;
   op->lane = static_cast<uint32_t>(lane);
   op->slot = free;
-  op->clock = ++cta->slot_clock[free];
+  op->clock = cta->slot_clock[free] += 2;
   op->line = instr->line;
   op->instr = instr;
   cta->slot_busy[free] = 1;
@@ -77,7 +77,7 @@ bool Machine::issue(AsyncOp* op) {
         return false;
       }
       if (!check_global(static_cast<int>(op->lane), region, piece.to - region->address, valid,
-                        kWrite | kAsync | (strong ? kStrong : 0u))) {
+                        kWrite | kAsync | (strong ? kStrong : 0u), op)) {
         return false;
       }
     }
@@ -90,7 +90,7 @@ bool Machine::issue(AsyncOp* op) {
         return false;
       }
       if (!check_global(static_cast<int>(op->lane), region, piece.from - region->address, valid,
-                        kRead | (op->proxy ? kAsync : 0u))) {
+                        kRead | (op->proxy ? kAsync : 0u), op)) {
         return false;
       }
     } else if (piece.source == Piece::kSharedSource) {

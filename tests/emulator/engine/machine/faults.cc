@@ -76,12 +76,13 @@ std::string Fault::text() const {
   return result + ": " + message;
 }
 
-void Machine::fault_at(FaultKind kind, const Warp* w, const Instr* in, int lane, const std::string& text) {
-  if (failed) return;
-  failed = true;
-  Fault& f = report->fault;
+namespace {
+
+Fault make_fault(const Program& program, FaultKind kind, const Warp* w, const Instr* in, int lane,
+                 const std::string& text) {
+  Fault f;
   f.kind = kind;
-  f.kernel = program->kernel->name;
+  f.kernel = program.kernel->name;
   f.message = text;
   f.lane = lane;
   if (w) {
@@ -91,10 +92,47 @@ void Machine::fault_at(FaultKind kind, const Warp* w, const Instr* in, int lane,
   }
   if (in) {
     f.ptx_line = in->line;
-    if (in->line && in->line <= program->module->lines.size())
-      f.ptx_text = trim(program->module->lines[in->line - 1]);
-    f.source = source_of(*program, *in);
+    if (in->line && in->line <= program.module->lines.size())
+      f.ptx_text = trim(program.module->lines[in->line - 1]);
+    f.source = source_of(program, *in);
   }
+  return f;
+}
+
+}  // namespace
+
+void Machine::fault_at(FaultKind kind, const Warp* w, const Instr* in, int lane, const std::string& text) {
+  if (failed) return;
+  failed = true;
+  report->fault = make_fault(*program, kind, w, in, lane, text);
+}
+
+bool Machine::finding_at(Check check, FaultKind kind, const Warp* w, const Instr* in, int lane,
+                         const std::string& text) {
+  const CheckMode mode = config->checks[check];
+  if (mode == CheckMode::kOff) return true;
+  if (mode == CheckMode::kFault) {
+    fault_at(kind, w, in, lane, text);
+    return false;
+  }
+  const uint32_t line = in ? in->line : 0;
+  for (Warning& warning : report->warnings) {
+    if (warning.check != check || warning.ptx_line != line) continue;
+    ++warning.count;
+    return true;
+  }
+  report->warnings.push_back({check, line, 1, make_fault(*program, kind, w, in, lane, text).text()});
+  return true;
+}
+
+bool Machine::finding(Check check, FaultKind kind, int lane, const char* format, ...) {
+  if (!config->checks.on(check)) return true;
+  char buffer[2048];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(buffer, sizeof buffer, format, arguments);
+  va_end(arguments);
+  return finding_at(check, kind, warp, instr, lane, buffer);
 }
 
 Next Machine::fault(FaultKind kind, int lane, const char* format, ...) {

@@ -105,11 +105,16 @@ Report launch(const Module& module, std::string_view kernel, const LaunchConfig&
     m.launch_serial = ++serial;
   } while (m.launch_serial == 0);
   m.smem_total = program->dynamic_base + config.dynamic_shared_bytes;
-  m.shared_shadow = config.checks.unwritten || config.checks.shared_races || config.checks.proxy_fences;
+  const Checks& checks = config.checks;
+  m.shared_shadow =
+      checks.on(Check::kUnwritten) || checks.on(Check::kSharedRaces) || checks.on(Check::kProxyFences);
   m.clusters_total = config.grid.count() / m.cluster_size;
   uint64_t total_warps = config.grid.count() * m.warps_per_cta;
-  m.global_race = config.checks.global_races && total_warps <= 16384;
+  m.global_race =
+      (checks.on(Check::kGlobalRaces) || checks.on(Check::kCopyRaces) || checks.on(Check::kProxyFences)) &&
+      total_warps <= 16384;
   m.total_warps = m.global_race ? static_cast<uint32_t>(total_warps) : 0;
+  m.foreign_agents = m.global_race ? total_warps + config.grid.count() * m.slots : 0;
   m.resident = config.resident_clusters ? std::min<uint64_t>(config.resident_clusters, m.clusters_total)
                                         : m.clusters_total;
   m.sm_count = config.sm_count ? config.sm_count : static_cast<uint32_t>(m.resident * m.cluster_size);

@@ -44,16 +44,17 @@ Mbarrier* Machine::find_barrier(int lane, Cta* owner, uint32_t offset) {
     return nullptr;
   }
   Mbarrier* b = found->second.get();
-  if (config->checks.shared_races && b->init_agent != warp->agent &&
+  if (config->checks.on(Check::kMbarrierInit) && b->init_agent != warp->agent &&
       b->init_clock > warp->clocks.v[b->init_agent] &&
       !(b->init_fenced && warp->cluster_waits > b->init_cluster_arrivals)) {
-    fault(FaultKind::kBarrier, lane,
-          "use of the mbarrier at %s is not ordered after its initialisation by %s (PTX line %u): a barrier "
-          "between them "
-          "is missing%s",
-          shared_name(owner, offset).c_str(), agent_name(*owner->cluster, b->init_agent).c_str(),
-          b->init_line, owner == cta ? "" : ", or fence.mbarrier_init before it");
-    return nullptr;
+    if (!finding(Check::kMbarrierInit, FaultKind::kBarrier, lane,
+                 "use of the mbarrier at %s is not ordered after its initialisation by %s (PTX line %u): a "
+                 "barrier "
+                 "between them "
+                 "is missing%s",
+                 shared_name(owner, offset).c_str(), agent_name(*owner->cluster, b->init_agent).c_str(),
+                 b->init_line, owner == cta ? "" : ", or fence.mbarrier_init before it"))
+      return nullptr;
   }
   return b;
 }
@@ -63,7 +64,7 @@ void Machine::try_complete(Mbarrier* b) {
   ++b->phase;
   b->pending = b->count;
   join(b->completed, b->arriving);
-  b->arriving.v.assign(2 * agents, 0);
+  b->arriving.v.assign(3 * agents, 0);
   b->arriving.foreign.reset();
   b->arriving.proxy_foreign.reset();
   ++progress;
@@ -72,18 +73,21 @@ void Machine::try_complete(Mbarrier* b) {
 
 bool Machine::arrive(int lane, Cta* owner, uint32_t offset, Mbarrier* b, uint32_t count, int64_t expect_tx) {
   if (count == 0 || count > b->pending) {
-    fault(FaultKind::kBarrier, lane,
-          "arrival of %u at the mbarrier at %s, but its phase %llu (of %u arrivals) waits for %u more and "
-          "%lld bytes",
-          count, shared_name(owner, offset).c_str(), static_cast<unsigned long long>(b->phase), b->count,
-          b->pending, static_cast<long long>(b->tx));
-    return false;
+    if (!finding(
+            Check::kMbarrierCounts, FaultKind::kBarrier, lane,
+            "arrival of %u at the mbarrier at %s, but its phase %llu (of %u arrivals) waits for %u more and "
+            "%lld bytes",
+            count, shared_name(owner, offset).c_str(), static_cast<unsigned long long>(b->phase), b->count,
+            b->pending, static_cast<long long>(b->tx)))
+      return false;
+    count = std::min(count, b->pending);
   }
   b->tx += expect_tx;
   if (b->tx > kMaxTx || b->tx < -kMaxTx) {
-    fault(FaultKind::kBarrier, lane, "transaction count of the mbarrier at %s leaves its range: %lld bytes",
-          shared_name(owner, offset).c_str(), static_cast<long long>(b->tx));
-    return false;
+    if (!finding(Check::kMbarrierCounts, FaultKind::kBarrier, lane,
+                 "transaction count of the mbarrier at %s leaves its range: %lld bytes",
+                 shared_name(owner, offset).c_str(), static_cast<long long>(b->tx)))
+      return false;
   }
   b->pending -= count;
   ++progress;

@@ -43,19 +43,23 @@ void Machine::warp_ended(Warp* w) {
         if (std::find(op->touched.begin(), op->touched.end(), c) == op->touched.end()) continue;
         std::string who =
             op->issuer == c ? "" : text_of(" (issued by the CTA with cluster rank %u)", op->issuer->rank);
-        fault_at(
-            FaultKind::kClusterExit, w, instr, -1,
-            text_of("the CTA exits while the asynchronous copy of PTX line %u%s still uses its shared memory",
-                    op->line, who.c_str()));
-        return;
+        if (!finding_at(
+                Check::kExitDuringCopy, FaultKind::kClusterExit, w, instr, -1,
+                text_of(
+                    "the CTA exits while the asynchronous copy of PTX line %u%s still uses its shared memory",
+                    op->line, who.c_str())))
+          return;
+        break;
       }
     }
     c->exited = true;
     --k->live_ctas;
-    c->shared.clear();
-    c->shared.shrink_to_fit();
-    c->cells.clear();
-    c->cells.shrink_to_fit();
+    if (c->in_flight == 0) {  // otherwise exit_during_copy is no fault, and the copy goes on
+      c->shared.clear();
+      c->shared.shrink_to_fit();
+      c->cells.clear();
+      c->cells.shrink_to_fit();
+    }
   }
 }
 

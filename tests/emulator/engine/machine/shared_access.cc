@@ -92,7 +92,7 @@ bool Machine::check_shared(int lane, Cta* owner, uint32_t offset, uint32_t bytes
   const uint32_t* clock = w->clocks.v.data();
   const uint32_t agent = w->agent;
   const uint32_t mine = clock[agent];
-  const bool races = config->checks.shared_races;
+  const bool races = config->checks.on(Check::kSharedRaces);
   const uint32_t* local = clock + owner->first_agent;
   uint32_t end = offset + bytes;
   for (uint32_t at = offset & ~15u; at < end; at += 16) {
@@ -109,10 +109,11 @@ bool Machine::check_shared(int lane, Cta* owner, uint32_t offset, uint32_t bytes
       // Against the last write.
       if ((c->w_mask & mask) && c->w_agent != agent && c->w_clock > clock[c->w_agent] &&
           !((access & kStrong) && (c->w_kind & kStrong))) {
-        fault(FaultKind::kRace, lane, "%s of %s races with the write by %s: no barrier orders them",
-              access & kWrite ? "write" : "read", shared_name(owner, std::max(at, offset)).c_str(),
-              agent_name(*owner->cluster, c->w_agent).c_str());
-        return false;
+        if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                     "%s of %s races with the write by %s: no barrier orders them",
+                     access & kWrite ? "write" : "read", shared_name(owner, std::max(at, offset)).c_str(),
+                     agent_name(*owner->cluster, c->w_agent).c_str()))
+          return false;
       }
       uint32_t* reads = c->clocks();
       uint16_t* masks = read_masks(c);
@@ -123,25 +124,27 @@ bool Machine::check_shared(int lane, Cta* owner, uint32_t offset, uint32_t bytes
         if (late) {
           for (uint32_t i = 0; i < warps_per_cta; ++i) {
             if (reads[i] > local[i] && (masks[i] & mask) && owner->first_agent + i != agent) {
-              fault(FaultKind::kRace, lane, "write of %s races with the read by %s: no barrier orders them",
-                    shared_name(owner, std::max(at, offset)).c_str(),
-                    agent_name(*owner->cluster, owner->first_agent + i).c_str());
-              return false;
+              if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                           "write of %s races with the read by %s: no barrier orders them",
+                           shared_name(owner, std::max(at, offset)).c_str(),
+                           agent_name(*owner->cluster, owner->first_agent + i).c_str()))
+                return false;
             }
           }
         }
         if ((c->ar_mask & mask) && c->ar_clock > clock[c->ar_agent]) {
-          fault(FaultKind::kRace, lane,
-                "write of %s races with the read by %s, which is not known to be complete",
-                shared_name(owner, std::max(at, offset)).c_str(),
-                agent_name(*owner->cluster, c->ar_agent).c_str());
-          return false;
+          if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                       "write of %s races with the read by %s, which is not known to be complete",
+                       shared_name(owner, std::max(at, offset)).c_str(),
+                       agent_name(*owner->cluster, c->ar_agent).c_str()))
+            return false;
         }
         if ((c->rr_mask & mask) && c->rr_agent != agent && c->rr_clock > clock[c->rr_agent]) {
-          fault(FaultKind::kRace, lane, "write of %s races with the read by %s: no barrier orders them",
-                shared_name(owner, std::max(at, offset)).c_str(),
-                agent_name(*owner->cluster, c->rr_agent).c_str());
-          return false;
+          if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                       "write of %s races with the read by %s: no barrier orders them",
+                       shared_name(owner, std::max(at, offset)).c_str(),
+                       agent_name(*owner->cluster, c->rr_agent).c_str()))
+            return false;
         }
         if (c->w_agent == agent && c->w_clock == mine && c->w_kind == (access & (kStrong | kAsync))) {
           c->w_mask |= mask;
@@ -167,11 +170,12 @@ bool Machine::check_shared(int lane, Cta* owner, uint32_t offset, uint32_t bytes
         }
       }
     }
-    if ((access & kRead) && (mask & ~c->written) && config->checks.unwritten) {
+    if ((access & kRead) && (mask & ~c->written) && config->checks.on(Check::kUnwritten)) {
       uint32_t bad = at + static_cast<uint32_t>(__builtin_ctz(mask & ~c->written));
-      fault(FaultKind::kUnwritten, lane, "read of %u bytes at %s, but nothing has written the byte at 0x%x",
-            bytes, shared_name(owner, offset).c_str(), bad);
-      return false;
+      if (!finding(Check::kUnwritten, FaultKind::kUnwritten, lane,
+                   "read of %u bytes at %s, but nothing has written the byte at 0x%x", bytes,
+                   shared_name(owner, offset).c_str(), bad))
+        return false;
     }
     if (access & kWrite) c->written |= mask;
   }
@@ -185,8 +189,8 @@ bool Machine::check_async_shared(AsyncOp* op, Cta* owner, uint32_t offset, uint3
   const uint32_t* clock = warp->clocks.v.data();
   const uint32_t* local = clock + owner->first_agent;
   const uint32_t agent = op->issuer->first_agent + warps_per_cta + op->slot;
-  const bool races = config->checks.shared_races;
-  const bool proxies = proxy && config->checks.proxy_fences;
+  const bool races = config->checks.on(Check::kSharedRaces);
+  const bool proxies = proxy && config->checks.on(Check::kProxyFences);
   const int lane = static_cast<int>(op->lane);
   uint32_t end = offset + bytes;
   for (uint32_t at = offset & ~15u; at < end; at += 16) {
@@ -202,19 +206,20 @@ bool Machine::check_async_shared(AsyncOp* op, Cta* owner, uint32_t offset, uint3
     if (!races) continue;
     if ((c->w_mask & mask) && c->w_agent != agent) {
       if (c->w_clock > clock[c->w_agent] && !(strong && (c->w_kind & kStrong))) {
-        fault(FaultKind::kRace, lane,
-              "asynchronous %s of %s races with the write by %s: no barrier orders them",
-              write ? "write" : "read", shared_name(owner, shown).c_str(),
-              agent_name(*owner->cluster, c->w_agent).c_str());
-        return false;
+        if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                     "asynchronous %s of %s races with the write by %s: no barrier orders them",
+                     write ? "write" : "read", shared_name(owner, shown).c_str(),
+                     agent_name(*owner->cluster, c->w_agent).c_str()))
+          return false;
       }
       if (proxies && !(c->w_kind & kAsync) && c->w_clock > clock[agents + c->w_agent]) {
-        fault(FaultKind::kProxy, lane,
-              "asynchronous copy %s %s, which %s wrote with an ordinary store; there is no fence.proxy.async "
-              "between them",
-              write ? "overwrites" : "reads", shared_name(owner, shown).c_str(),
-              agent_name(*owner->cluster, c->w_agent).c_str());
-        return false;
+        if (!finding(Check::kProxyFences, FaultKind::kProxy, lane,
+                     "asynchronous copy %s %s, which %s wrote with an ordinary store; there is no "
+                     "fence.proxy.async "
+                     "between them",
+                     write ? "overwrites" : "reads", shared_name(owner, shown).c_str(),
+                     agent_name(*owner->cluster, c->w_agent).c_str()))
+          return false;
       }
     }
     if (write) {
@@ -222,24 +227,24 @@ bool Machine::check_async_shared(AsyncOp* op, Cta* owner, uint32_t offset, uint3
       uint16_t* masks = read_masks(c);
       for (uint32_t i = 0; i < warps_per_cta; ++i) {
         if (reads[i] > local[i] && (masks[i] & mask) && owner->first_agent + i != warp->agent) {
-          fault(FaultKind::kRace, lane,
-                "asynchronous write of %s races with the read by %s: no barrier orders them",
-                shared_name(owner, shown).c_str(),
-                agent_name(*owner->cluster, owner->first_agent + i).c_str());
-          return false;
+          if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                       "asynchronous write of %s races with the read by %s: no barrier orders them",
+                       shared_name(owner, shown).c_str(),
+                       agent_name(*owner->cluster, owner->first_agent + i).c_str()))
+            return false;
         }
       }
       if ((c->ar_mask & mask) && c->ar_agent != agent && c->ar_clock > clock[c->ar_agent]) {
-        fault(FaultKind::kRace, lane,
-              "asynchronous write of %s races with the read by %s, which is not known to be complete",
-              shared_name(owner, shown).c_str(), agent_name(*owner->cluster, c->ar_agent).c_str());
-        return false;
+        if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                     "asynchronous write of %s races with the read by %s, which is not known to be complete",
+                     shared_name(owner, shown).c_str(), agent_name(*owner->cluster, c->ar_agent).c_str()))
+          return false;
       }
       if ((c->rr_mask & mask) && c->rr_agent != warp->agent && c->rr_clock > clock[c->rr_agent]) {
-        fault(FaultKind::kRace, lane,
-              "asynchronous write of %s races with the read by %s: no barrier orders them",
-              shared_name(owner, shown).c_str(), agent_name(*owner->cluster, c->rr_agent).c_str());
-        return false;
+        if (!finding(Check::kSharedRaces, FaultKind::kRace, lane,
+                     "asynchronous write of %s races with the read by %s: no barrier orders them",
+                     shared_name(owner, shown).c_str(), agent_name(*owner->cluster, c->rr_agent).c_str()))
+          return false;
       }
       c->w_mask = c->w_agent == agent && c->w_clock == op->clock ? c->w_mask | mask : mask;
       c->w_agent = static_cast<uint16_t>(agent);
