@@ -137,10 +137,22 @@ TEST(HopperModel, NaNIsNoScore) {
   EXPECT_EQ(q.p[1], 56.0);
 }
 
+// 64 below the highest reference is the least.
+TEST(HopperModel, AReferenceStaysNearTheHighest) {
+  HopperRow row;
+  Quantised q = quantise(row, {100.0, 10.0});
+  EXPECT_EQ(q.level, 103.0);
+  EXPECT_EQ(row.reference, 39.0);
+  EXPECT_EQ(q.p[1], 0.0);  // 448 * 2^-29
+  quantise(row, {10.0});
+  EXPECT_EQ(row.reference, 39.0);
+  EXPECT_EQ(quantise(row, {37.0}).level, 40.0);
+}
+
 // One query e0, tiles of one score, values v[1] = 1 in tile 2 and 0 elsewhere: out[1] is the share of
-// that tile. The scores of the tiles are 0, 6, 2.75 and 6 (log2).
+// that tile. The scores of the tiles are 0, 6, 3.75 and 1 (log2).
 struct TilesOfEqualScores {
-  static constexpr double kScores[4] = {0.0, 6.0, 2.75, 6.0};
+  static constexpr double kScores[4] = {0.0, 6.0, 3.75, 1.0};
   std::vector<uint8_t> q = std::vector<uint8_t>(kDepthK), kv = std::vector<uint8_t>(256 * kDepthK);
   std::vector<int32_t> table = {0, 1, 2, 3}, seq_lens = {256};
   DecodeProblem problem;
@@ -168,15 +180,17 @@ struct TilesOfEqualScores {
   }
 };
 
-TEST(HopperModel, GroupsTakeTilesInTurn) {
+TEST(HopperModel, PairsBeginWithThePiece) {
   TilesOfEqualScores tiles;
-  const double odd = 2 * std::exp2(6.0);  // tiles 1 and 3
-  // Tile 2 is of the group of tile 0, whose reference is 3: 448 * 2^-0.25 = 376.7 becomes 384.
-  const double kept = 384.0 / 448.0 * 8.0;
-  EXPECT_NEAR(tiles.share({0, 4}), kept / (1.0 + odd + kept), 1e-12);
-  // The second piece begins with tile 1, so that tile 2 is the first of a group; its maximum is exact.
-  const double own = std::exp2(2.75);
-  EXPECT_NEAR(tiles.share({0, 1, 4}), own / (1.0 + odd + own), 1e-12);
+  const double others = 1.0 + 64.0 + 2.0;
+  // Tiles 2 and 3 go with the reference of the pair before, 9: 448 * 2^-5.25 = 11.77 becomes 12.
+  const double kept = 12.0 / 448.0 * 512.0;
+  EXPECT_NEAR(tiles.share({0, 4}), kept / (others + kept), 1e-12);
+  // With tile 1 the same; it is 6 + 3 either way. Tile 3 is by itself.
+  EXPECT_NEAR(tiles.share({0, 1, 4}), kept / (others + kept), 1e-12);
+  // First of a piece, its maximum is exact; tile 3 is 448 * 2^-5.75 = 8.3, which becomes 8.
+  const double own = std::exp2(3.75), last = 8.0 / 448.0 * std::exp2(6.75);
+  EXPECT_NEAR(tiles.share({0, 2, 4}), own / (65.0 + own + last), 1e-12);
 }
 
 }  // namespace

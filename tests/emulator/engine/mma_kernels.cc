@@ -4,6 +4,7 @@
 // give the same bits, since products are exact in float.
 #include "tests/emulator/engine/mma_kernels.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace mla::emu {
@@ -113,6 +114,28 @@ int exponent_of(float x, int least) {
 
 bool is_finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7f800000) != 0x7f800000; }
 
+// One value of mma_16xn_narrow, next to others that are not numbers.
+float narrow_sum(const float* x, const float* y, uint32_t stride, float c, uint32_t k_size, int least_x,
+                 int least_y) {
+  bool finite = is_finite(c);
+  int32_t top = exponent_of(c, kLeastExponent);
+  for (uint32_t k = 0; k < k_size; ++k) {
+    finite &= is_finite(x[k]) && is_finite(y[k * stride]);
+    top = std::max(top, exponent_of(x[k], least_x) + exponent_of(y[k * stride], least_y));
+  }
+  if (!finite) {  // infinities and NaN: any order gives the same
+    for (uint32_t k = 0; k < k_size; ++k) c += x[k] * y[k * stride];
+    return c;
+  }
+  top = std::max(top, kLeastExponent);
+  const float scale = std::bit_cast<float>(static_cast<uint32_t>(kNarrowBits - top + 127) << 23);
+  int32_t sum = static_cast<int32_t>(c * scale);
+  for (uint32_t k = 0; k < k_size; ++k) sum += static_cast<int32_t>(x[k] * y[k * stride] * scale);
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(sum)) & 0xfffffc00;
+  return std::bit_cast<float>(bits) *
+         std::bit_cast<float>(static_cast<uint32_t>(top - kNarrowBits + 127) << 23);
+}
+
 }  // namespace
 
 MLA_CLONES void mma_16xn_narrow(const float* a, const float* b, float* c, uint32_t k_size, uint32_t n,
@@ -142,9 +165,9 @@ MLA_CLONES void mma_16xn_narrow(const float* a, const float* b, float* c, uint32
         top[j] = exponent_of(to[j], kLeastExponent);
         plain &= is_finite(to[j]);
       }
-      if (!plain) {  // infinities and NaN: any order gives the same
+      if (!plain) {
         for (uint32_t j = 0; j < 8; ++j) {
-          for (uint32_t k = 0; k < k_size; ++k) to[j] += x[k] * b[k * n + first + j];
+          to[j] = narrow_sum(x, b + first + j, n, to[j], k_size, least_a, least_b);
         }
         continue;
       }
