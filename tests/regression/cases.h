@@ -24,7 +24,7 @@ struct NamedCase {
 
 // Whether a kernel takes a deep case on the emulated driver: one in kDeepShare, by a hash of the two names,
 // so that the kernels together take most of them, and the same ones every time.
-inline constexpr unsigned kDeepShare = 3;
+inline constexpr unsigned kDeepShare = 2;
 bool takes_deep_case(const std::string& kernel, const std::string& name);
 
 std::vector<NamedCase> all_cases();
