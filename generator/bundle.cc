@@ -96,13 +96,17 @@ class FolderLock {
   ~FolderLock() {
     if (fd_ >= 0) close(fd_);
   }
-  // False where the file system has no such lock.
+  // False where the file system has no such lock, or somebody keeps it.
   bool take(const fs::path& folder) {
     fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0) {
-      if (errno != EINTR) return false;
+    if (fd_ < 0) return false;
+    constexpr int kTries = 200;
+    for (int i = 0; i < kTries; ++i) {
+      if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return true;
+      if (errno != EWOULDBLOCK && errno != EINTR) return false;
+      usleep(50000);
     }
-    return fd_ >= 0;
+    return false;
   }
 
  private:

@@ -56,7 +56,7 @@ Json field_schema(const Field& field) {
       schema = {{"type", "boolean"}};
       break;
     case FieldType::swizzle:
-      schema = {{"enum", {0, 32, 64, 128}}};
+      schema = {{"enum", manifest::kSwizzles}};
       break;
     case FieldType::feature:
       schema = object(Json::object(), Json::array());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "manifest/fields.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -115,7 +116,7 @@ bool is_valid(const Field& field, int64_t value) {
     case FieldType::boolean:
       return value >= field.low && value <= field.high;
     case FieldType::swizzle:
-      return value == 0 || value == 32 || value == 64 || value == 128;
+      return std::find(std::begin(kSwizzles), std::end(kSwizzles), value) != std::end(kSwizzles);
     case FieldType::feature:
     case FieldType::requirement: {
       for (const json::Word& word : words_of(field.type)) value &= ~int64_t{word.number};

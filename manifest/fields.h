@@ -25,6 +25,9 @@ constexpr bool applies(const Field& field, uint32_t kind) {
   return field.kinds == cubin::kKinds_all || (kind < 32 && (field.kinds >> kind & 1) != 0);
 }
 
+// Values of a field of type swizzle: bytes.
+inline constexpr uint32_t kSwizzles[] = {0, 32, 64, 128};
+
 int64_t get(const Facts& facts, const Field& field);
 void set(Facts* facts, const Field& field, int64_t value);
 
