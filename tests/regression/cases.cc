@@ -14,9 +14,10 @@ std::vector<NamedCase> all_cases() {
   using C = DecodeCase;
   const std::vector<int32_t> edges = {0, 1, 63, 64, 65, 300};
   std::vector<NamedCase> cases;
+  bool deep = false;  // the cases added from here on are
   const auto add = [&](std::string name, unsigned grids, const DecodeCase& test,
                        bool every_page_size = false) {
-    cases.push_back({std::move(name), grids, test, every_page_size});
+    cases.push_back({std::move(name), grids, test, every_page_size, deep});
   };
   // Small: also on the emulated driver.
   add("ragged_edges", kAll, C().seq_lens(edges), true);
@@ -77,6 +78,7 @@ std::vector<NamedCase> all_cases() {
       C().seq_lens({500, 0, 0, 1, 1}).heads(16).bad_pages({{3, 0, -1}, {4, 0, -1}}).page_size(16));
   add("non_causal", kAll, C().seq_lens({300, 2, 0, 66}).heads(16).q_len(4).non_causal());
   add("non_causal_128_heads", kAll, C().seq_lens({130, 1}).q_len(2).non_causal().page_size(16));
+  deep = true;
   for (const int interleave : {1, 16, 100}) {
     for (const int rank : {0, 2}) {
       add("context_parallel_" + std::to_string(interleave) + "_rank_" + std::to_string(rank), kAll,
@@ -87,6 +89,7 @@ std::vector<NamedCase> all_cases() {
               .context_parallel(rank, 3, interleave));
     }
   }
+  deep = false;
   add("strided_rows", kAll, C().seq_lens({150, 40, 0}).heads(24).q_len(3).strided());
   add("strided_rows_ragged", kAll, C().seq_lens({150, 700}).heads(24).q_len(3).q_counts({1, 3}).strided());
 
@@ -101,6 +104,7 @@ std::vector<NamedCase> all_cases() {
   add("beyond_the_table_in_a_tile", kAll,
       C().seq_lens({133, 40}).q_len(6).heads(16).page_size(16).short_table(1));
   add("far_beyond_the_table", kAll, C().seq_lens({900, 40}).q_len(2).page_size(16).short_table(40));
+  deep = true;
   for (const int len : {1, 63, 130, 1000, 1024}) {
     for (const int splits : {0, 1}) {
       const std::string name = std::to_string(len) + (splits ? "_unsplit" : "");
@@ -118,6 +122,7 @@ std::vector<NamedCase> all_cases() {
               .within(3e-2));
     }
   }
+  deep = false;
   add("nan_scales", kAll, C().seq_lens({130, 0, 700}).heads(16).nan_scales());
   // Tokens that only later query tokens see.
   add("nan_in_the_newest_key", kAll,
@@ -148,6 +153,7 @@ std::vector<NamedCase> all_cases() {
   // Attention sinks and needles.
   const std::pair<double, const char*> weights[] = {
       {0.5, "0.5"}, {0.9, "0.9"}, {0.99, "0.99"}, {0.999, "0.999"}, {0.9999, "0.9999"}, {0.99999, "0.99999"}};
+  deep = true;
   for (const auto& [weight, digits] : weights) {
     const auto name = [digits = digits](const std::string& what, int len) {
       return what + "_of_weight_" + digits + "_in_" + std::to_string(len);
@@ -178,6 +184,7 @@ std::vector<NamedCase> all_cases() {
       }
     }
   }
+  deep = false;
   // One value for all, so that the exact output is the weight of all tokens but the first.
   add("sink_of_equal_rivals_13", kAll,
       C().seq_lens({4096}).heads(16).equal_rivals(13.0f).max_splits(1).within(3e-2));
@@ -267,6 +274,12 @@ std::vector<NamedCase> all_cases() {
     add("length_" + std::to_string(len), kFull, C().equal(3, len), true);
   }
   return cases;
+}
+
+bool takes_deep_case(const std::string& kernel, const std::string& name) {
+  uint32_t hash = 2166136261;  // FNV-1a: the same everywhere
+  for (const char c : kernel + "." + name) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619;
+  return (hash ^ hash >> 15) % kDeepShare == 0;
 }
 
 unsigned needed_features(const DecodeCase& c) {

@@ -3,7 +3,7 @@
 // The regression suite: every kernel of a bundle on every case, through the C ABI, on whatever
 // driver is present. Exit code 0: nothing failed (kernels that cannot run here are skipped, with the
 // reason). MLA_REQUIRE_EXECUTED=1 makes it a failure when no kernel was executed, MLA_REQUIRE_EXECUTED=all
-// when one was not.
+// when one was not. MLA_EMULATOR_FULL=1 makes --grid=emulator mean emulator-full.
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
@@ -351,7 +351,11 @@ void register_tests() {
         if (named.every_page_size) name += "_page_" + std::to_string(page_size);
         const std::string suite_name = test_name(info.id);
         const std::string full_name = name + "/" + info.target;
-        const std::string reason = why_not(c, limits);
+        std::string reason = why_not(c, limits);
+        if (reason.empty() && named.deep && suite.settings.grid == "emulator" &&
+            !takes_deep_case(info.id, name)) {
+          reason = "left to other kernels on the emulated driver (--grid=emulator-full runs it)";
+        }
         testing::RegisterTest(suite_name.c_str(), full_name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
                               [=]() -> testing::Test* { return new DecodeTest(index, name, c, reason); });
       }
@@ -429,7 +433,7 @@ int run(int argc, char** argv) {
   app.add_option("--loader", s.loader, "Path of libmla_loader.so")->capture_default_str();
   app.add_option("--driver", s.driver, "CUDA driver (default: MLA_CUDA_DRIVER_PATH, else libcuda.so.1)");
   app.add_option("--grid", s.grid, "Cases that run (environment: MLA_GRID)")
-      ->check(CLI::IsMember({"emulator", "quick", "full"}))
+      ->check(CLI::IsMember({"emulator", "emulator-full", "quick", "full"}))
       ->capture_default_str();
   app.add_option("--report", s.report, "File for the closing summary");
   app.add_option("--seed", s.seed, "Seed of the random data")->capture_default_str();
@@ -443,6 +447,8 @@ int run(int argc, char** argv) {
   app.add_option("--check-outputs", s.check_outputs, "Compare outputs with those recorded in this file");
   app.add_flag("--verbose", s.verbose, "Print the errors of every case");
   CLI11_PARSE(app, argc, argv);
+  const char* all_deep = std::getenv("MLA_EMULATOR_FULL");
+  if (all_deep && std::string(all_deep) == "1" && s.grid == "emulator") s.grid = "emulator-full";
   // The loader and this program must use the same driver.
   if (!s.driver.empty()) setenv("MLA_CUDA_DRIVER_PATH", s.driver.c_str(), 1);
 

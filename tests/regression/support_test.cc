@@ -354,5 +354,33 @@ TEST(Cases, ReasonsWhyAKernelCannotServe) {
             "the kernel has no context_parallel");
 }
 
+// On the emulated driver.
+TEST(Cases, DeepOnesAreSpreadOverTheKernels) {
+  const std::string kernels[] = {"hopper_e4m3_e4m3_bf16_r16_sm_90a", "hopper_e4m3_e4m3_bf16_r32_sm_90a",
+                                 "hopper_e4m3_e4m3_bf16_r64_sm_90a", "hopper_e4m3_e4m3_bf16_r128_sm_90a"};
+  int deep = 0, core = 0, taken_by_one = 0;
+  int taken[4] = {};
+  for (const NamedCase& named : all_cases()) {
+    if (!(named.grids & kEmulator)) continue;
+    deep += named.deep;
+    core += !named.deep;
+    if (!named.deep) continue;
+    bool any = false;
+    for (int i = 0; i < 4; ++i) {
+      const bool takes = takes_deep_case(kernels[i], named.name);
+      taken[i] += takes;
+      any |= takes;
+    }
+    taken_by_one += any;
+  }
+  EXPECT_GT(core, 60);
+  EXPECT_GT(deep, 60);
+  EXPECT_GT(taken_by_one, deep * 8 / 10);
+  for (const int count : taken) {
+    EXPECT_GT(count, deep / 4);
+    EXPECT_LT(count, deep * 3 / 4);
+  }
+}
+
 }  // namespace
 }  // namespace mla::test
