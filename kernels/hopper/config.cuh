@@ -47,7 +47,7 @@ __device__ __forceinline__ constexpr ScheduleRule rule() {
   return {kRows, kTileTokens, kItemOverhead, kMinShare, kMaxFlatMerge};
 }
 // Nanoseconds of a tile on an H200 times the SMs it occupies (docs/hopper-log.md).
-inline constexpr uint32_t kTileCost = kRows == 16 ? 1300 : kRows == 32 ? 1600 : kRows == 64 ? 2400 : 4700;
+inline constexpr uint32_t kTileCost = kRows == 16 ? 1280 : kRows == 32 ? 1320 : kRows == 64 ? 1810 : 3300;
 
 // A KV tile: the latent part in panels of 128 columns, which are keys and values, then the rope part.
 inline constexpr int kPanel = 128;
