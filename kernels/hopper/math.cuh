@@ -389,6 +389,7 @@ struct MathWarp {
         *reinterpret_cast<uint4*>(tile + v_chunk(block, token)) = uint4{0, 0, 0, 0};
       }
     }
+    ptx::fence_proxy_async();  // scores of a second part read the tile, the next copy overwrites it
     __syncwarp();
   }
 
