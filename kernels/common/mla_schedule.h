@@ -129,6 +129,44 @@ MLA_HD constexpr int32_t worker_of(int32_t unit, int32_t length, int32_t workers
   return unit < in_larger ? unit / (size + 1) : larger + (unit - in_larger) / size;
 }
 
+// The line as it is cut.
+struct Line {
+  int32_t length;   // units
+  int32_t workers;  // that take part
+};
+
+// Units of an item of a batch whose `items` items are all alike: those of request `request`, all of whose
+// `count` items together have `units`; 0 if they are not.
+MLA_HD constexpr int32_t units_of_each(const ScheduleRule& rule, const DecodeParams& params,
+                                       const Request& request, int32_t units, int32_t capacity) {
+  const int32_t count = row_tiles(rule, request.count, params.heads);
+  if (count == 0) return 0;
+  const int32_t last =
+      item_units(rule, item_tiles(rule, item_visible(rule, params, request, count - 1), capacity));
+  return static_cast<int64_t>(last) * count == units ? last : 0;  // no item has more than the last one
+}
+
+// Cuts the line into equal shares; or, where a batch of equal items (`each` units; 0: they differ) fills the
+// workers nearly as well with whole items, into whole items: a split costs about kSplitCost overheads. The
+// line then ends with a gap.
+inline constexpr int32_t kSplitCost = 4;
+
+MLA_HD constexpr Line cut_line(const ScheduleRule& rule, int32_t length, int32_t each, int32_t workers) {
+  const int32_t active = active_workers(rule, length, workers);
+  if (each > 0) {
+    const int32_t items = length / each;
+    const int32_t per_worker = items / workers + (items % workers != 0);
+    const int64_t whole = static_cast<int64_t>(per_worker) * each;
+    const int32_t needed = items / per_worker + (items % per_worker != 0);
+    const int64_t share = length / active + (length % active != 0);
+    if (items > workers / 2 && whole <= share + kSplitCost * rule.item_overhead &&
+        whole * needed <= 0x7fffffff) {
+      return {static_cast<int32_t>(whole * needed), needed};
+    }
+  }
+  return {length, active};
+}
+
 // Splits begin at multiples of this many tiles, so that an item has at most max_splits of them
 // (0 or less: no cap).
 MLA_HD constexpr int32_t split_granularity(int32_t tiles, int32_t max_splits) {

@@ -27,12 +27,6 @@ struct Item {
   __device__ __forceinline__ bool whole() const { return first_tile == 0 && last_tile == tiles; }
 };
 
-// What the merge must know of the line of units.
-struct Line {
-  int32_t length;   // units of the whole batch
-  int32_t workers;  // that take part
-};
-
 // The scheduler warp walks the share and hands the items to kReaders warps.
 template <int kStages_, int kReaders_>
 struct ItemQueue {
@@ -110,17 +104,27 @@ __device__ __forceinline__ Share find_share(const ScheduleRule& rule, const Deco
   const int per_lane = (params.batch + 31) / 32;
   const int first = min(lane * per_lane, params.batch);
   const int last = min(first + per_lane, params.batch);
-  int units = 0;
+  int units = 0, least = 0x7fffffff, most = 0;
 #pragma unroll 1
-  for (int b = first; b < last; ++b) units += request_units(rule, params, load_request(params, b), capacity);
+  for (int b = first; b < last; ++b) {
+    const int next = request_units(rule, params, load_request(params, b), capacity);
+    units += next;
+    least = min(least, next);
+    most = max(most, next);
+  }
+  // All requests alike, and so all items?
+  least = __reduce_min_sync(0xffffffff, least);
+  most = __reduce_max_sync(0xffffffff, most);
+  const int each = least == most && params.q_offsets == 0
+                       ? units_of_each(rule, params, load_request(params, 0), least, capacity)
+                       : 0;
   int inclusive = units;
   for (int d = 1; d < 32; d *= 2) {
     const int other = __shfl_up_sync(0xffffffff, inclusive, d);
     if (lane >= d) inclusive += other;
   }
   Share share{};
-  share.line.length = __shfl_sync(0xffffffff, inclusive, 31);
-  share.line.workers = active_workers(rule, share.line.length, workers);
+  share.line = cut_line(rule, __shfl_sync(0xffffffff, inclusive, 31), each, workers);
   const bool takes_part = worker < share.line.workers;
   share.begin = takes_part ? share_begin(worker, share.line.length, share.line.workers) : share.line.length;
   share.end = takes_part ? share_begin(worker + 1, share.line.length, share.line.workers) : share.line.length;

@@ -389,7 +389,7 @@ struct MathWarp {
         *reinterpret_cast<uint4*>(tile + v_chunk(block, token)) = uint4{0, 0, 0, 0};
       }
     }
-    ptx::fence_proxy_async();  // scores of a second part read the tile, the next copy overwrites it
+    ptx::fence_proxy_async();  // for the scores of a second part
     __syncwarp();
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/regression/schedule_model.h"
 
+#include <algorithm>
+
 namespace mla::test {
 
 ScheduleModel::ScheduleModel(const ScheduleInput& input) : rule_(input.rule), heads_(input.params.heads) {
@@ -8,14 +10,22 @@ ScheduleModel::ScheduleModel(const ScheduleInput& input) : rule_(input.rule), he
   const int32_t capacity = table_capacity(params);
   const int batch = static_cast<int>(input.seq_lens.size());
   std::vector<Request> requests;
-  int length = 0;
+  int length = 0, least = 0x7fffffff, most = 0;
   for (int b = 0; b < batch; ++b) {
     requests.push_back(input.q_offsets.empty() ? Request{input.seq_lens[b], b * params.q_len, params.q_len}
                                                : ragged_request(params, b, input.seq_lens[b],
                                                                 input.q_offsets[b], input.q_offsets[b + 1]));
-    length += request_units(rule_, params, requests.back(), capacity);
+    const int units = request_units(rule_, params, requests.back(), capacity);
+    length += units;
+    least = std::min(least, units);
+    most = std::max(most, units);
   }
-  const int workers = active_workers(rule_, length, input.workers);
+  const int each = least == most && input.q_offsets.empty()
+                       ? units_of_each(rule_, params, requests.front(), least, capacity)
+                       : 0;
+  const Line line = cut_line(rule_, length, each, input.workers);
+  length = line.length;
+  const int workers = line.workers;
 
   int start = 0;
   int next = 0;  // the first boundary after `start`

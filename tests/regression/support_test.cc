@@ -125,7 +125,10 @@ TEST(ScheduleModel, AgreesWithAWalkOverTheUnits) {
       }
     }
     std::vector<int> owner;  // of every unit
-    const int workers = active_workers(rule, length, input.workers);
+    const bool alike = std::all_of(tiles.begin(), tiles.end(), [&](int n) { return n == tiles[0]; });
+    const Line line = cut_line(rule, length, alike ? item_units(rule, tiles[0]) : 0, input.workers);
+    length = line.length;
+    const int workers = line.workers;
     for (int c = 0; c < workers; ++c) owner.resize(share_begin(c + 1, length, workers), c);
     ASSERT_EQ(static_cast<int>(owner.size()), length);
     ASSERT_EQ(model.items().size(), tiles.size());
@@ -380,6 +383,19 @@ TEST(Cases, DeepOnesAreSpreadOverTheKernels) {
     EXPECT_GT(count, deep / 4);
     EXPECT_LT(count, deep * 3 / 4);
   }
+}
+
+// 128 equal sequences on 132 workers: four idle workers cost less than 128 merges.
+TEST(Schedule, WholeItemsWhereTheyFillTheWorkersNearlyAsWell) {
+  constexpr ScheduleRule rule{64, 64, 3, 4, 12};
+  EXPECT_EQ(cut_line(rule, 128 * 131, 131, 132).workers, 128);
+  EXPECT_EQ(cut_line(rule, 128 * 131, 131, 132).length, 128 * 131);
+  EXPECT_EQ(cut_line(rule, 128 * 131, 131, 66).workers, 64);           // two each
+  EXPECT_EQ(cut_line(rule, 129 * 131, 131, 66).workers, 65);           // the last one has one
+  EXPECT_EQ(cut_line(rule, 129 * 131, 131, 66).length, 65 * 2 * 131);  // and a gap
+  EXPECT_EQ(cut_line(rule, 100 * 131, 131, 132).workers, 132);         // 31 fewer units a share
+  EXPECT_EQ(cut_line(rule, 128 * 131, 0, 132).workers, 132);           // not alike
+  EXPECT_EQ(cut_line(rule, 131, 131, 132).workers, 32);                // one sequence is split
 }
 
 }  // namespace
