@@ -102,7 +102,6 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   };
   const reference::DecodeProblem problem = data.problem();
   const bool e4m3 = data.kv_format == reference::Format::kE4M3;
-  const double max_lse = options.narrow ? kMaxLseNarrow : kMaxLse;
   const double max_lse_relative = options.narrow ? kMaxLseRelativeNarrow : kMaxLseRelative;
   const double row_bound = e4m3 ? std::max(kMaxExactRow, 2 * data.c->exact_bound) : kMaxBf16Row;
 
@@ -110,6 +109,7 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
   // Standard deviation of the scores of N(0, 1) inputs.
   const double score_size =
       std::abs(problem.softmax_scale * problem.q_scale * problem.kv_scale) * std::sqrt(reference::kDepthK);
+  const double max_lse = options.narrow ? kMaxLseNarrow * std::max(1.0, score_size) : kMaxLse;
   // Where what narrow sums lose turns the scores upside down, only the model can tell.
   const bool exact_in_reach = !wgmma || kMaxLseWgmma * score_size < 1.0;
 
