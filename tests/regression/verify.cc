@@ -268,8 +268,11 @@ Verdict verify(const DecodeData& data, const Outputs& outputs, const VerifyOptio
         : data.c->exact_bound > 0 ? data.c->exact_bound
                                   : kMaxExactFlat,
         "against exact attention (flat weights)", verdict.errors.exact_flat);
-  bound(model, options.narrow ? kMaxModelNarrow : kMaxModel, "against the model of the quantisation",
-        verdict.errors.model);
+  bound(model,
+        wgmma            ? kMaxModelWgmma
+        : options.narrow ? kMaxModelNarrow
+                         : kMaxModel,
+        "against the model of the quantisation", verdict.errors.model);
   const int64_t most_border_rows =
       1 + verdict.rows_compared / (options.narrow ? kRowsPerBorderRowNarrow : kRowsPerBorderRow);
   if (border_rows > most_border_rows) {
