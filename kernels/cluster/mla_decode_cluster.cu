@@ -6,7 +6,7 @@
 //   MLA_ROWS              row tile, 128
 //   MLA_MMA_BLOCK_SCALED  0: plain e4m3 MMA, 1: the block-scaled form (sm_120a/f)
 //   MLA_KERNEL_SYMBOL     name of the kernel
-//   GENERATE_CUBIN        device code alone; without it the file also gives a host launch function
+//   GENERATE_CUBIN        device code alone
 //
 // A cluster of four CTAs walks the KV tiles of its share (mla_schedule.h). CTAs 0 and 1 compute the
 // scores and softmax of alternate tiles, CTAs 2 and 3 multiply P by half of the value columns each:
@@ -126,7 +126,3 @@ extern "C" __global__ void __cluster_dims__(mla::cluster::kClusterSize, 1, 1)
   ptx::cluster_arrive();
   ptx::cluster_wait();
 }
-
-#if !defined(GENERATE_CUBIN)
-#include "kernels/cluster/host_launch.cuh"
-#endif
