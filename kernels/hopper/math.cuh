@@ -21,7 +21,7 @@ namespace mla::hopper {
 
 // Reduces each of kCount values over the eight lanes of equal lane % 4. With every step a lane gives
 // half of its values away, so that in the end it has kCount / 8 of them (but at least one, then in
-// several lanes): value i of lane l is the one of index first_of(l) + i.
+// several lanes); MathWarp::first_left tells which.
 template <int kCount, class Combine>
 __device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, const Combine& combine) {
   int count = kCount;
@@ -47,9 +47,9 @@ __device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, con
 struct MathWarp {
   static constexpr int kGroups = kCtaRows / 8;                    // of eight rows, a fragment each
   static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
-  static constexpr int kAccWords = kBlocks * kGroups;             // float4 of accumulators
-  static constexpr bool kFetchAhead = kCtaRows < 64;              // there are registers for it
   static constexpr int kLeft = kColumns >= 8 ? kColumns / 8 : 1;  // of them after reduce_columns
+  static constexpr int kAccWords = kBlocks * kGroups;             // float4 of accumulators
+  static constexpr bool kFetchAhead = kCtaRows < 64;              // of a merge: there are registers for it
 
   const DecodeParams& params;
   Smem& smem;
