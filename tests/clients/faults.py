@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What users ran into, as they would from Python: on every kernel of a bundle that the device takes, with
+"""What users ran into, as they would from Python: on every decode kernel of a bundle that the device takes, with
 one workspace for all of them.
 
 usage: faults.py LOADER BUNDLE SOURCE_DIR
@@ -91,8 +91,11 @@ def main():
 
     info = mla_abi.BundleInfo()
     check_mla(mla.mla_bundle_get_info(bundle, byref(info)))
-    kernels = []
+    kernels, described = [], mla_abi.KernelInfo()
     for index in range(info.kernel_count):
+        check_mla(mla.mla_bundle_get_kernel(bundle, index, byref(described)))
+        if described.kind != mla_abi.MLA_KIND_DECODE:
+            continue
         status = mla.mla_prepare_index(bundle, index, None, byref(kernel))
         if status != mla_abi.MLA_ERROR_NO_KERNEL:
             check_mla(status)
