@@ -9,6 +9,14 @@
 // so that few rows cost little, and V needs no transposed copy in shared memory: a transposed 16-bit
 // ldmatrix gives (2 tokens) x (2 columns), and byte permutes of two such registers give the fragment
 // of V^T.
+//
+// In time the groups are half a turn apart, so that one's softmax lies beside the other's products:
+//
+//   group 0   S(t)   P(t)            O += t-1, t          S(t+2) P(t+2)   O += t+1, t+2
+//   group 1   O += t-2, t-1          S(t+1) P(t+1)        O += t, t+1     S(t+3) ...
+//
+// All that passes between them is P with its references: a group chooses those of its tile by those of
+// the tile before, and tells the other by what to multiply what it has.
 #pragma once
 
 #include "kernels/common/ptx/math.cuh"
@@ -63,14 +71,13 @@ struct MathWarp {
 
   float acc[kBlocks][kCtaRows / 2];
   float s[kCtaRows / 2];        // scores of a tile; then the product of a block
-  float sum_exact[kLeft];       // of P over this warp; row left_row(i)
-  float sum_quantised[2];       // of this group's P as quantised; rows 8 (lane / 4) + 2 quad + {0, 1}
-  bool needs_reference = true;  // of P, for the next pair; the same in all threads
-  uint32_t buffer = 0;          // of P
-  uint32_t high_buffer = 0;     // of smem.high, which second parts leave alone
+  float sum_exact[kLeft];    // of P of this group's tiles over this warp; row left_row(i)
+  float last_exact[kLeft];   // the same of the tile in turn, which sum_exact has not yet
+  float sum_quantised[2];    // of this group's P as quantised; rows 8 (lane / 4) + 2 quad + {0, 1}
 
-  // Tiles of this CTA so far, which stage and phase of the ring follow from.
+  // Tiles and units of this CTA so far, which the stages and phases of the rings follow from.
   uint32_t tiles_before = 0;
+  uint32_t unit = 0;  // the next one to be multiplied
 
   __device__ __forceinline__ MathWarp(const DecodeParams& p, Smem& sm, int r, int w, int l)
       : params(p), smem(sm), rank(r), group(w / kGroupWarps), warp(w % kGroupWarps), lane(l), quad(l % 4) {
@@ -89,8 +96,13 @@ struct MathWarp {
 
   __device__ __forceinline__ int thread() const { return (group * kGroupWarps + warp) * 32 + lane; }
   __device__ __forceinline__ void sync() const { ptx::named_barrier(kBarrierMath, kMathThreads); }
-  __device__ __forceinline__ bool any(bool flag) const {
-    return ptx::named_barrier_or(kBarrierMath, kMathThreads, flag);
+  // The same of this group.
+  __device__ __forceinline__ int group_thread() const { return warp * 32 + lane; }
+  __device__ __forceinline__ void sync_group() const {
+    ptx::named_barrier(kBarrierGroup + group, kGroupThreads);
+  }
+  __device__ __forceinline__ bool any_of_group(bool flag) const {
+    return ptx::named_barrier_or(kBarrierGroup + group, kGroupThreads, flag);
   }
 
   // ---- rows ------------------------------------------------------------------------------------
@@ -206,86 +218,106 @@ struct MathWarp {
     for (int i = 0; i < kLeft; ++i) to[left_row(i)] = v[i];
   }
 
-  // Computes P of this group's tile of a pair (none: all hidden), or of its second part. Returns whether
-  // there is a second part. A barrier of all math threads is the last thing it does.
-  __device__ __forceinline__ bool produce(const Item& item, int first_of_pair, bool has_tile, uint32_t stage,
-                                          bool second) {
-    // Most pairs go with the references of the ones before. New ones are found if the last pair was far
-    // below one, or, all over again, if P saturates. P has two buffers: a slow warp may still multiply that
-    // of the pair before.
-    buffer ^= 1;
-    if (!second) high_buffer ^= 1;
-    bool find = second || needs_reference, more = false;
-    float sums[kColumns];
-    for (;;) {
-      if (has_tile) {
-        scores(ptx::smem_addr(&smem.kv[stage]));
-        const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
-        const uint32_t bad = smem.bad_chunks[stage];
-        if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
+  // Computes P of this group's tile `tile` of a piece and hands it to both groups, in one unit or two.
+  // Returns how many.
+  __device__ __forceinline__ int produce(const Item& item, int tile) {
+    const uint32_t stage = stage_of(tile);
+    wait_tile(tile);
+    uint32_t u = unit;
+    bool find = false, second = false, changed = false, more = false;
+    // Most tiles go with the references of the ones before. New ones are found if the last tiles were far
+    // below one, or, all over again, if P saturates.
+    for (bool again = false;; again = true) {
+      scores(ptx::smem_addr(&smem.kv[stage]));
+      const int tile_begin = (item.first_tile + tile) * kTileTokens;
+      const uint32_t bad = smem.bad_chunks[stage];
+      if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
+      if (!again) {  // the tile before has its references
+        if (tile > 0) {
+          wait_unit(u);
+          if (more_after(u)) wait_unit(++u);
+          ++u;
+        }
+        find = any_was_far_below(tile);
       }
-      if (find) more = find_references(item, first_of_pair, second);
-      const bool saturates = store_p(sums, second);
+      ptx::mbarrier_wait(ptx::smem_addr(&smem.p_empty[u % kUnits]), (u / kUnits & 1) ^ 1);
+      if (find) more = find_references(item, tile, u, second, changed);
+      float sums[kColumns];
+      const bool saturates = store_p(sums, tile, u, second);
+      // What there is before the first unit of a piece is 0, whatever its factor.
+      if (group_thread() == 0) smem.notes[u % kUnits] = UnitNotes{changed && (tile > 0 || second), more};
       ptx::fence_proxy_async();
-      if (!any(saturates && !find)) break;
-      find = true;
-    }
+      if (any_of_group(saturates && !find)) {
+        find = true;
+        continue;
+      }
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
-    return more;
+      for (int i = 0; i < kLeft; ++i) {
+        last_exact[i] = second ? fmaf(last_exact[i], smem.rescale[u % kUnits][left_row(i)], sums[i]) : sums[i];
+      }
+      if (!more) break;  // a second part has none
+      second = true;
+      ++u;
+    }
+    // The scores of both parts are done: who has P may change the tile's values.
+    if (group_thread() == 0) {
+      if (second) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[(u - 1) % kUnits]));
+      ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[u % kUnits]));
+    }
+    return second ? 2 : 1;
   }
 
-  // Chooses the references of the rows by the maxima of a pair. Where one token may rule (the pair is the
+  // Chooses the references of the rows by the maxima of a tile. Where one token may rule (the tile is the
   // first of the sequence, or has a maximum far above those before), the tokens far below it are left to a
   // second part, with a reference of their own: they would be lost in the rounding, and matter if the value
-  // of the one is small (attention sinks). Returns whether there is such a part. Each row by itself: what
-  // becomes of it does not depend on the other rows.
-  __device__ __forceinline__ bool find_references(const Item& item, int first_of_pair, bool second) {
+  // of the one is small (attention sinks). Returns whether there is such a part; `changed`: whether a
+  // reference is another. Each row by itself: what becomes of it does not depend on the other rows.
+  __device__ __forceinline__ bool find_references(const Item& item, int tile, uint32_t u, bool second,
+                                                  bool& changed) {
     if (second) each_below_threshold([](float&) {}, [](float& score) { score = -INFINITY; });
     store_maxima();
-    sync();
-    bool changed = false, rules = false;
-    if (const int n = thread(); n < kCtaRows) {
-      float raw = smem.by_warp[0][n];
+    sync_group();
+    bool moved = false, rules = false;
+    if (const int n = group_thread(); n < kCtaRows) {
+      float raw = smem.by_warp[group * kGroupWarps][n];
 #pragma unroll
-      for (int w = 1; w < kMathWarps; ++w) raw = fmaxf(raw, smem.by_warp[w][n]);
+      for (int w = 1; w < kGroupWarps; ++w) raw = fmaxf(raw, smem.by_warp[group * kGroupWarps + w][n]);
       const float max = raw * scale;
       RowState row = smem.rows[n];
       const float before = row.reference;
-      const bool wanted = second || first_of_pair == 0 || max > before || row_was_far_below(n);
+      const bool wanted = second || max > before || row_was_far_below(tile, n);
       if (wanted && max > -INFINITY) {
-        rules = !second && (item.first_tile + first_of_pair == 0 || max > row.highest + kFall);
+        rules = !second && (item.first_tile + tile == 0 || max > row.highest + kFall);
         row.highest = fmaxf(row.highest, max);
         row.reference = fmaxf(max + kMargin, row.top - kDepth);
         row.top = fmaxf(row.top, row.reference);
       }
       if (!second) smem.threshold[n] = rules ? raw - kSpread / scale : -INFINITY;
-      changed = row.reference != before;
-      smem.rescale[n] = changed ? ptx::ex2(before - row.reference) : 1.f;
+      moved = row.reference != before;
+      smem.rescale[u % kUnits][n] = moved ? ptx::ex2(before - row.reference) : 1.f;
       smem.shift[n] = kLog2PMax - (row.reference == -INFINITY ? 0.f : row.reference);
       smem.rows[n] = row;
     }
-    if (any(changed)) rescale();
-    if (second || !any(rules)) return false;
+    changed = any_of_group(moved);
+    if (second || !any_of_group(rules)) return false;
     bool low = false;  // are there tokens that it would save
     each_below_threshold([&](float& score) { low |= score > -INFINITY; }, [](float&) {});
-    if (!any(low)) return false;
+    if (!any_of_group(low)) return false;
     each_below_threshold([](float& score) { score = -INFINITY; }, [](float&) {});
     return true;
   }
 
-  __device__ __forceinline__ void rescale() {
+  // Sums and accumulators, so that they are relative to the references of a unit.
+  __device__ __forceinline__ void rescale(uint32_t u) {
+    const float* factors = smem.rescale[u % kUnits];
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) sum_exact[i] *= smem.rescale[left_row(i)];
-    const float2 own = *reinterpret_cast<const float2*>(&smem.rescale[8 * (lane / 4 % kGroups) + 2 * quad]);
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] *= factors[left_row(i)];
+    const float2 own = *reinterpret_cast<const float2*>(&factors[8 * (lane / 4 % kGroups) + 2 * quad]);
     sum_quantised[0] *= own.x;
     sum_quantised[1] *= own.y;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const float2 factor = *reinterpret_cast<const float2*>(&smem.rescale[8 * j + 2 * quad]);
+      const float2 factor = *reinterpret_cast<const float2*>(&factors[8 * j + 2 * quad]);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         acc[block][4 * j] *= factor.x;
@@ -314,8 +346,8 @@ struct MathWarp {
 
   // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
   // Gives the exact sums of the rows over this warp (reduce_columns). Returns whether one saturates.
-  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], bool second) {
-    const uint32_t p = ptx::smem_addr(smem.p[buffer][group]);
+  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], int tile, uint32_t u, bool second) {
+    const uint32_t p = ptx::smem_addr(smem.p[u % kUnits]);
     uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
     uint32_t high = 0, saturated = 0;
 #pragma unroll
@@ -351,23 +383,27 @@ struct MathWarp {
     reduce_columns(sums, lane, [](float a, float b) { return a + b; });
 #pragma unroll
     for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
-    if (lane < 4 && !second) smem.high[high_buffer][quad][group * kGroupWarps + warp] = high;
+    if (lane < 4 && !second) smem.high[tile % kHighTiles][quad][warp] = high;
     return (saturated & 0x80808080) != 0;
   }
 
-  // Rows (bits as in smem.high) with a token near their reference in the last pair; to be asked after a
-  // barrier.
-  __device__ __forceinline__ uint32_t near_rows(uint32_t of_buffer, int of_quad) const {
-    static_assert(kMathWarps == 8, "two vectors of four");
-    const uint4 a = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[0];
-    const uint4 b = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[1];
-    return a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w;
+  // Rows (bits as in smem.high) with a token near their reference in one of the two tiles before `tile`.
+  __device__ __forceinline__ uint32_t near_rows(int tile, int of_quad) const {
+    static_assert(kGroupWarps == 4, "a vector");
+    uint32_t near = 0;
+#pragma unroll
+    for (int i = 1; i <= 2; ++i) {
+      if (tile < i) break;
+      const uint4 a = *reinterpret_cast<const uint4*>(smem.high[(tile - i) % kHighTiles][of_quad]);
+      near |= a.x | a.y | a.z | a.w;
+    }
+    return near;
   }
-  __device__ __forceinline__ bool row_was_far_below(int row) const {
-    return !(near_rows(high_buffer ^ 1, row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
+  __device__ __forceinline__ bool row_was_far_below(int tile, int row) const {
+    return !(near_rows(tile, row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
   }
-  __device__ __forceinline__ bool any_was_far_below() const {
-    return __any_sync(0xffffffff, near_rows(high_buffer, quad) != ((1u << kGroups) - 1) * 0x10001u);
+  __device__ __forceinline__ bool any_was_far_below(int tile) const {
+    return __any_sync(0xffffffff, near_rows(tile, quad) != ((1u << kGroups) - 1) * 0x10001u);
   }
 
   // ---- O ---------------------------------------------------------------------------------------
@@ -389,7 +425,6 @@ struct MathWarp {
         *reinterpret_cast<uint4*>(tile + v_chunk(block, token)) = uint4{0, 0, 0, 0};
       }
     }
-    ptx::fence_proxy_async();  // for the scores of a second part
     __syncwarp();
   }
 
@@ -455,17 +490,17 @@ struct MathWarp {
     a[3] = __byte_perm(r[2], r[3], 0x7351);
   }
 
-  // O^T += V^T P^T of a pair of tiles. `p` is the address of P as wgmma_address, uniform.
+  // O^T += V^T P^T of two tiles. `p` are the addresses of P as wgmma_address, uniform.
   //
-  // The tensor core keeps few bits of a long sum; a pair's is short, and goes on in float. What a step
+  // The tensor core keeps few bits of a long sum; that of two tiles is short, and goes on in float. What a step
   // needs is loaded behind the product under way. Up to 32 rows there are registers for two products, and
   // one is added while the next is computed.
-  __device__ __forceinline__ void multiply(uint32_t p, const uint32_t (&stages)[kMathGroups]) {
+  __device__ __forceinline__ void multiply(const uint32_t (&p)[2], const uint32_t (&stages)[2], uint32_t own,
+                                           bool add_own) {
     constexpr int kProducts = kCtaRows < 64 ? 2 : 1;
-    constexpr int kSteps = kPairTokens / 32;
+    constexpr int kSteps = kProductTokens / 32;
     constexpr int kTileSteps = kTileTokens / 32;
-    const uint32_t tiles[kMathGroups] = {ptx::smem_addr(&smem.kv[stages[0]]),
-                                         ptx::smem_addr(&smem.kv[stages[1]])};
+    const uint32_t tiles[2] = {ptx::smem_addr(&smem.kv[stages[0]]), ptx::smem_addr(&smem.kv[stages[1]])};
     uint32_t raw[kSteps][4], a[kProducts][kSteps][4];
     const auto load = [&](int block) {
 #pragma unroll
@@ -483,9 +518,7 @@ struct MathWarp {
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        ptx::wgmma_rs<kTileTokens>(
-            product, f[step], p + step / kTileSteps * kCtaRows * kTileTokens / 16 + step % kTileSteps * 2,
-            step > 0);
+        ptx::wgmma_rs<kTileTokens>(product, f[step], p[step / kTileSteps] + step % kTileSteps * 2, step > 0);
       }
       ptx::wgmma_commit();
     };
@@ -494,7 +527,7 @@ struct MathWarp {
       for (int i = 0; i < kCtaRows / 2; ++i) acc[block][i] += product[i];
     };
     load(0);
-    add_sums(p + group * kCtaRows * kTileTokens / 16);
+    add_sums(own, add_own);
     transpose(0);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
@@ -538,8 +571,9 @@ struct MathWarp {
   }
 
   // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel. The
-  // tensor core adds them up: a product with ones has them in every row. Of this group's tile.
-  __device__ __forceinline__ void add_sums(uint32_t p) {
+  // tensor core adds them up: a product with ones has them in every row. `mine`: this P is of this group's
+  // tile. (A branch around the product would make the compiler serialise it.)
+  __device__ __forceinline__ void add_sums(uint32_t p, bool mine) {
     constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
     ptx::pin(s);
     ptx::wgmma_fence();
@@ -548,14 +582,14 @@ struct MathWarp {
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
     ptx::pin(s);
-    const int mine = lane / 4 % kGroups;
+    const int kept = lane / 4 % kGroups;
     float2 sum{s[0], s[1]};
 #pragma unroll
     for (int j = 1; j < kGroups; ++j) {
-      if (mine == j) sum = float2{s[4 * j], s[4 * j + 1]};
+      if (kept == j) sum = float2{s[4 * j], s[4 * j + 1]};
     }
-    sum_quantised[0] += sum.x;
-    sum_quantised[1] += sum.y;
+    sum_quantised[0] += mine ? sum.x : 0.f;
+    sum_quantised[1] += mine ? sum.y : 0.f;
   }
 
   // ---- items -----------------------------------------------------------------------------------
@@ -573,9 +607,21 @@ struct MathWarp {
   __device__ __forceinline__ void wait_tile(int tile) const {
     ptx::mbarrier_wait(ptx::smem_addr(&smem.full[stage_of(tile)]), (tiles_before + tile) / kStages & 1);
   }
+  __device__ __forceinline__ void wait_unit(uint32_t u) const {
+    ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[u % kUnits]), u / kUnits & 1);
+  }
 
+  // The same in all threads, as the compiler shall know: it serialises matrix instructions otherwise.
+  __device__ __forceinline__ bool more_after(uint32_t u) const {
+    return __any_sync(0xffffffff, smem.notes[u % kUnits].more);
+  }
+  __device__ __forceinline__ bool changed_before(uint32_t u) const {
+    return __any_sync(0xffffffff, smem.notes[u % kUnits].changed);
+  }
+
+  // Gives this group's half of a tile back.
   __device__ __forceinline__ void release(uint32_t stage) const {
-    const uint32_t empty = ptx::smem_addr(&smem.empty[stage]);
+    const uint32_t empty = ptx::smem_addr(&smem.empty[stage][group]);
     if constexpr (kClusterSize > 1) {
       if (lane < kClusterSize) ptx::mbarrier_arrive_remote(ptx::mapa(empty, lane));
     } else {
@@ -583,7 +629,59 @@ struct MathWarp {
     }
   }
 
+  // Multiplies the units of the other group's tile, tile - 1, and of this group's tile: `own` units, 0 if the
+  // piece has no such tile.
+  __device__ __forceinline__ void consume(const Item& item, int tile, int own) {
+    const bool has_other = tile > 0;
+    const uint32_t stages[2] = {stage_of(has_other ? tile - 1 : tile), stage_of(own > 0 ? tile : tile - 1)};
+    int others = 0;
+    if (has_other) {
+      wait_unit(unit);
+      others = 1;
+      if (more_after(unit)) {
+        others = 2;
+        wait_unit(unit + 1);
+      }
+      wait_tile(tile - 1);
+    }
+    const auto clean = [&](int t, uint32_t stage) {
+      if ((item.first_tile + t + 1) * kTileTokens > item.visible_first) clean_values(item, t, stage);
+    };
+    if (has_other) clean(tile - 1, stages[0]);
+    if (own > 0) clean(tile, stages[1]);
+    // Nothing to rescale and one unit of each: one product. Else unit by unit.
+    const bool both = others == 1 && own == 1 && !changed_before(unit) && !changed_before(unit + 1);
+    const int count = others + own;
+    const uint32_t zeros = ptx::smem_addr(smem.zeros);
+    for (int i = 0; i < count; ++i) {
+      const uint32_t u = unit + i;
+      if (!both && changed_before(u)) rescale(u);
+      const uint32_t first = ptx::smem_addr(smem.p[u % kUnits]);
+      const uint32_t second = both ? ptx::smem_addr(smem.p[(u + 1) % kUnits]) : zeros;
+      const uint32_t p[2] = {__shfl_sync(0xffffffff, ptx::wgmma_address(first), 0),
+                             __shfl_sync(0xffffffff, ptx::wgmma_address(second), 0)};
+      const bool is_own = both || i >= others;
+      const uint32_t used[2] = {is_own && !both ? stages[1] : stages[0], both || is_own ? stages[1] : stages[0]};
+      multiply(p, used, both ? p[1] : p[0], is_own);
+      if (both) break;
+    }
+    if (own > 0) {
+#pragma unroll
+      for (int i = 0; i < kLeft; ++i) sum_exact[i] += last_exact[i];
+    }
+    __syncwarp();
+    if (lane == 0) {
+      for (int i = 0; i < count; ++i) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[(unit + i) % kUnits]));
+    }
+    if (has_other) release(stages[0]);
+    if (own > 0) release(stages[1]);
+    unit += count;
+  }
+
   __device__ __forceinline__ void run() {
+    for (int i = thread(); i < kCtaRows * kTileTokens / 16; i += kMathThreads) {
+      reinterpret_cast<uint4*>(smem.zeros)[i] = uint4{0, 0, 0, 0};  // load_q has the fence
+    }
     for (ItemReader items(smem.queue, lane); items.next();) {
       const Item& item = items.item();
       sync();  // the item before is done with the rows
@@ -592,37 +690,14 @@ struct MathWarp {
 #pragma unroll
       for (int i = 0; i < kLeft; ++i) sum_exact[i] = 0.f;
       sum_quantised[0] = sum_quantised[1] = 0.f;
-      needs_reference = true;
       sync();
       if (item.tiles > 0) load_q();
       sync();
 
       const int count = item.last_tile - item.first_tile;
-      for (int first = 0; first < count; first += kMathGroups) {
-        // The last pair may lack its second tile: the first stands for it, with P 0.
-        const bool whole = first + 1 < count;
-        const uint32_t stages[kMathGroups] = {stage_of(first), stage_of(whole ? first + 1 : first)};
-        const bool has_tile = group == 0 || whole;
-        const int own = has_tile ? first + group : first;
-        wait_tile(own);
-        bool more = produce(item, first, has_tile, stage_of(own), false);
-        wait_tile(group == 0 && whole ? first + 1 : first);
-        if (item.visible_first - (item.first_tile + first) * kTileTokens < kPairTokens) {
-          clean_values(item, first, stages[0]);
-          if (whole) clean_values(item, first + 1, stages[1]);
-        }
-        for (;;) {
-          needs_reference = any_was_far_below();
-          const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer])), 0);
-          multiply(p, stages);
-          if (!more) break;
-          sync();  // the second part's scores are of tiles that others may have cleared
-          produce(item, first, has_tile, stage_of(own), true);
-          more = false;
-        }
-        __syncwarp();
-        release(stages[0]);
-        if (whole) release(stages[1]);
+      for (int tile = group; tile <= count; tile += kMathGroups) {
+        const int own = tile < count ? produce(item, tile) : 0;
+        if (own + tile > 0) consume(item, tile, own);
       }
       tiles_before += count;
       finish_sums();
