@@ -3,6 +3,9 @@
 // Partial results of split items and their merge, for any family: where they lie, who takes part in
 // an item, who merges. How a worker stores and reads its accumulator is its own business.
 //
+// Two ways to merge: by the last arriver alone (merge_item), or by all workers of the item that have nothing
+// else to do (merge_together).
+//
 //   WorkspaceHeader                                          \ zeroed_bytes, the same for every
 //   uint32 counters[kLevels][2 * kMaxWorkers][kValueParts]   / number of workers; zero between launches
 //
@@ -28,7 +31,7 @@ struct PartialLayout {
   static constexpr int kRows = kRows_;
   static constexpr int kMathThreads = kMathThreads_;
   static constexpr int kAccWords = kAccWords_;
-  static constexpr int kLevels = 2;  // arrivals within a merge group, arrivals of groups
+  static constexpr int kLevels = 2;  // arrivals within a merge group and of groups; or arrivals and slices
 
   static constexpr int kSlots = 2 * kMaxWorkers;  // partial_slot
   static constexpr int64_t kPartWords = kRows + int64_t{kAccWords} * kMathThreads;
@@ -61,7 +64,10 @@ struct SplitList {
   int32_t candidates;  // workers from the first to the last; splits where each has a piece
   int32_t unused;
   uint32_t has_piece[kMaxWorkers / 32];
-  int32_t last_arriver;  // not written with the list: warps that are behind may still read it
+  union {  // not written with the list: warps that are behind may still read it
+    int32_t last_arriver;
+    int32_t slice;  // to be merged; -1: none
+  };
 
   // Executed by one warp.
   __device__ __forceinline__ void fill(const DecodeParams& params, const Line& line, const Item& item,
@@ -179,6 +185,101 @@ __device__ __forceinline__ bool merge_item(const ScheduleRule& rule, const Decod
     first = 0;
     count = groups;
     stride = group_size;
+  }
+}
+
+// ---- merged together ---------------------------------------------------------------------------
+
+// Slices of a merged item: about as many as splits, a power of two, at most most_slices.
+__device__ __forceinline__ int merge_slices(int splits, int most_slices) {
+  int slices = 1;
+  while (2 * slices <= splits && slices < most_slices) slices *= 2;
+  return slices;
+}
+
+// Takes slices of an item whose `splits` workers have arrived, and counts out those that find none left or
+// do not wait. Every worker is counted out once; the last of them clears the counters for the next launch.
+// `taken` counts slices and, beyond them, workers that found none; its upper half those that did not wait.
+struct SliceCounter {
+  uint32_t* arrived;
+  uint32_t* taken;
+  uint32_t splits;
+  uint32_t slices;
+
+  // A slice, or -1: there is none left.
+  __device__ __forceinline__ int take() const {
+    const uint32_t old = ptx::add_gpu(taken, 1);
+    const uint32_t number = old & 0xffff;
+    if (number < slices) return static_cast<int>(number);
+    count_out(number + 1 - slices + (old >> 16));
+    return -1;
+  }
+  __device__ __forceinline__ void leave() const {
+    const uint32_t old = ptx::add_gpu(taken, 0x10000);
+    const uint32_t number = old & 0xffff;
+    count_out((number > slices ? number - slices : 0) + (old >> 16) + 1);
+  }
+  __device__ __forceinline__ void count_out(uint32_t out) const {
+    if (out != splits) return;
+    ptx::store_gpu(arrived, 0);
+    ptx::store_gpu(taken, 0);
+  }
+};
+
+// Times that a worker looks whether the others have arrived, before it leaves its slices to them. Workers of
+// a launch end at about the same time. That all are resident is not needed: one that the device has not yet
+// begun finds the item complete, or leaves it to a later one.
+inline constexpr int kMergePolls = 64;
+
+// Publishes this worker's piece of a split item: all pieces first, then all merges (merge_together).
+//
+// Called by all math threads of a value part, which have between them thread(), sync(),
+//   worker.store_partial(slot)   writes accumulators and row states to a slot of Layout
+template <class Layout, class Worker>
+__device__ __forceinline__ void publish_piece(const DecodeParams& params, Worker& worker,
+                                              SplitList<Layout::kMaxWorkers>& list, const Line& line,
+                                              const Item& item, int worker_id, int part) {
+  if (worker.thread() < 32) list.fill(params, line, item, worker.thread());
+  worker.sync();
+  worker.store_partial(list.slot(list.split_of(worker_id)));
+  worker.sync();
+  if (worker.thread() == 0) ptx::arrive_gpu_only(Layout::counter(params, 0, list.slot(0), part));
+}
+
+// Merges an item of which this worker has published a piece, results included: in slices, with the other
+// workers of the item that wait for it. Each slice is summed in the same order whoever takes it.
+//
+//   worker.merge_slice(list, slice, slices)   merges a slice and writes its results
+template <class Layout, class Worker>
+__device__ __forceinline__ void merge_together(const DecodeParams& params, Worker& worker,
+                                               SplitList<Layout::kMaxWorkers>& list, const Line& line,
+                                               const Item& item, int part, int most_slices) {
+  if (worker.thread() < 32) list.fill(params, line, item, worker.thread());
+  worker.sync();
+  const int slices = merge_slices(list.splits, most_slices);
+  const int first = list.slot(0);
+  const SliceCounter counter{Layout::counter(params, 0, first, part), Layout::counter(params, 1, first, part),
+                             static_cast<uint32_t>(list.splits), static_cast<uint32_t>(slices)};
+  if (worker.thread() == 0) {
+    int polls = 0;
+    uint32_t arrived;
+    do {
+      arrived = ptx::load_gpu(counter.arrived);
+    } while (arrived < counter.splits && ++polls < kMergePolls);
+    int slice = -1;
+    if (arrived < counter.splits) {
+      counter.leave();
+    } else {
+      slice = counter.take();
+    }
+    list.slice = slice;
+  }
+  worker.sync();
+  for (int slice; slice = list.slice, slice >= 0;) {
+    worker.merge_slice(list, slice, slices);
+    worker.sync();  // all have read list.slice
+    if (worker.thread() == 0) list.slice = counter.take();
+    worker.sync();
   }
 }
 

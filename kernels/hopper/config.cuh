@@ -14,6 +14,10 @@
 #define MLA_ROWS 64
 #endif
 
+#ifndef MLA_MARK
+#define MLA_MARK(point)
+#endif
+
 namespace mla::hopper {
 
 inline constexpr int kHeadDimK = 576;
@@ -42,7 +46,7 @@ static_assert(kMathGroups * kMathRegisters + kIoRegisters <= 3 * kEntryRegisters
 // The schedule: mla_schedule.h.
 inline constexpr int kItemOverhead = 3;
 inline constexpr int kMinShare = 4;
-inline constexpr int kMaxFlatMerge = 12;
+inline constexpr int kMaxFlatMerge = 256;  // all: merged together
 __device__ __forceinline__ constexpr ScheduleRule rule() {
   return {kRows, kTileTokens, kItemOverhead, kMinShare, kMaxFlatMerge};
 }
@@ -78,8 +82,7 @@ inline constexpr int kProductTokens = 2 * kTileTokens;
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
 
-// Splits of an item are at most as many, merged in groups of 16 at most (merge_group_size): as many row
-// states as the buffers of P hold.
+// Splits of an item are at most as many.
 inline constexpr int kMaxWorkers = 256;
 using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;
 using Queue = ItemQueue<4, kMathWarps + 1>;
@@ -93,6 +96,15 @@ struct UnitNotes {
   int32_t more;     // a second part follows
 };
 inline constexpr int kHighTiles = 4;  // a power of two; three are in use
+
+// A merged item goes in slices of equal parts of the accumulators: groups of eight rows, then blocks, then
+// threads (MathWarp::store_partial).
+inline constexpr int kRowGroups = kCtaRows / 8;
+inline constexpr int kGroupWords = kBlocks * kMathThreads;  // float4 of eight rows
+inline constexpr int kMostSlices = 128;
+// Weights of a slice: more splits than rows of a group mean slices of one group.
+inline constexpr int kMergeWeights = 8 * kMaxWorkers;
+static_assert(kRowGroups * kGroupWords / kMostSlices <= kMathThreads, "the smallest slice");
 
 struct RowTotal {
   float reference, quantised_sum, exact_sum, unused;
@@ -130,8 +142,9 @@ struct Smem {
                                                           // (bit j + 16 e) near their reference
   UnitNotes notes[kUnits];
 
-  // Of the splits that are merged, by split and row; where P is.
-  __device__ __forceinline__ float4* merge_states() { return reinterpret_cast<float4*>(p); }
+  // Of a merge: weights by split and row of the slice; sums of parts of the splits, where P is.
+  float merge_weights[kMergeWeights];
+  __device__ __forceinline__ float4* merge_sums() { return reinterpret_cast<float4*>(p); }
 
   uint64_t full[kStages];  // both halves have come
   uint64_t empty[kStages][kHalves];
@@ -139,10 +152,11 @@ struct Smem {
   uint64_t p_empty[kUnits];
   uint32_t bad_chunks[kStages];  // of a tile: its pages outside the pool
   Queue queue;
+  Item pieces[2];  // of items that this CTA shares with others, to be merged in the end
   SplitList<kMaxWorkers> splits;
 };
 
-static_assert(sizeof(Smem::p) >= 16 * kCtaRows * sizeof(float4), "merge_states");
+static_assert(sizeof(Smem::p) >= kMathThreads * sizeof(float4), "merge_sums");
 
 inline constexpr int kDynamicSmem = sizeof(Smem);
 static_assert(kDynamicSmem <= 232448, "shared memory of sm_90");

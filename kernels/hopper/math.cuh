@@ -57,7 +57,6 @@ struct MathWarp {
   static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
   static constexpr int kLeft = kColumns >= 8 ? kColumns / 8 : 1;  // of them after reduce_columns
   static constexpr int kAccWords = kBlocks * kGroups;             // float4 of accumulators
-  static constexpr bool kFetchAhead = kCtaRows < 64;              // of a merge: there are registers for it
 
   const DecodeParams& params;
   Smem& smem;
@@ -222,7 +221,9 @@ struct MathWarp {
   // Returns how many.
   __device__ __forceinline__ int produce(const Item& item, int tile) {
     const uint32_t stage = stage_of(tile);
+    MLA_MARK(1);
     wait_tile(tile);
+    MLA_MARK(2);
     uint32_t u = unit;
     bool find = false, second = false, changed = false, more = false;
     // Most tiles go with the references of the ones before. New ones are found if the last tiles were far
@@ -232,6 +233,7 @@ struct MathWarp {
       const int tile_begin = (item.first_tile + tile) * kTileTokens;
       const uint32_t bad = smem.bad_chunks[stage];
       if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
+      MLA_MARK(3);
       if (!again) {  // the tile before has its references
         if (tile > 0) {
           wait_unit(u);
@@ -239,6 +241,7 @@ struct MathWarp {
           ++u;
         }
         find = any_was_far_below(tile);
+        MLA_MARK(4);
       }
       ptx::mbarrier_wait(ptx::smem_addr(&smem.p_empty[u % kUnits]), (u / kUnits & 1) ^ 1);
       if (find) more = find_references(item, tile, u, second, changed);
@@ -247,6 +250,7 @@ struct MathWarp {
       // What there is before the first unit of a piece is 0, whatever its factor.
       if (group_thread() == 0) smem.notes[u % kUnits] = UnitNotes{changed && (tile > 0 || second), more};
       ptx::fence_proxy_async();
+      MLA_MARK(5);
       if (any_of_group(saturates && !find)) {
         find = true;
         continue;
@@ -259,6 +263,7 @@ struct MathWarp {
       second = true;
       ++u;
     }
+    MLA_MARK(6);
     // The scores of both parts are done: who has P may change the tile's values.
     if (group_thread() == 0) {
       if (second) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[(u - 1) % kUnits]));
@@ -528,6 +533,7 @@ struct MathWarp {
     };
     load(0);
     add_sums(own, add_own);
+    MLA_MARK(9);
     transpose(0);
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
@@ -644,6 +650,7 @@ struct MathWarp {
       }
       wait_tile(tile - 1);
     }
+    MLA_MARK(7);
     const auto clean = [&](int t, uint32_t stage) {
       if ((item.first_tile + t + 1) * kTileTokens > item.visible_first) clean_values(item, t, stage);
     };
@@ -665,6 +672,7 @@ struct MathWarp {
       multiply(p, used, both ? p[1] : p[0], is_own);
       if (both) break;
     }
+    MLA_MARK(8);
     if (own > 0) {
 #pragma unroll
       for (int i = 0; i < kLeft; ++i) sum_exact[i] += last_exact[i];
@@ -676,14 +684,18 @@ struct MathWarp {
     if (has_other) release(stages[0]);
     if (own > 0) release(stages[1]);
     unit += count;
+    MLA_MARK(10);
   }
 
   __device__ __forceinline__ void run() {
     for (int i = thread(); i < kCtaRows * kTileTokens / 16; i += kMathThreads) {
       reinterpret_cast<uint4*>(smem.zeros)[i] = uint4{0, 0, 0, 0};  // load_q has the fence
     }
+    int pieces = 0;
+    MLA_MARK(20);
     for (ItemReader items(smem.queue, lane); items.next();) {
       const Item& item = items.item();
+      MLA_MARK(21);
       sync();  // the item before is done with the rows
       prepare_rows(item);
       clear();
@@ -693,6 +705,7 @@ struct MathWarp {
       sync();
       if (item.tiles > 0) load_q();
       sync();
+      MLA_MARK(22);
 
       const int count = item.last_tile - item.first_tile;
       for (int tile = group; tile <= count; tile += kMathGroups) {
@@ -700,12 +713,26 @@ struct MathWarp {
         if (own + tile > 0) consume(item, tile, own);
       }
       tiles_before += count;
+      MLA_MARK(23);
       finish_sums();
-      const bool last = item.tiles == 0 || item.whole() ||
-                        merge_item<Layout>(rule(), params, *this, smem.splits, smem.queue.line, item,
-                                           static_cast<int>(ptx::clusterid_x()), rank);
-      if (last) write_output(item);
+      if (item.tiles == 0 || item.whole()) {
+        write_output(item);
+      } else {
+        publish_piece<Layout>(params, *this, smem.splits, smem.queue.line, item,
+                              static_cast<int>(ptx::clusterid_x()), rank);
+        if (thread() == 0) smem.pieces[pieces] = item;
+        ++pieces;
+        MLA_MARK(24);
+      }
     }
+    for (int i = 0; i < pieces; ++i) {
+      sync();
+      const Item& item = smem.pieces[i];
+      prepare_rows(item);
+      merge_together<Layout>(params, *this, smem.splits, smem.queue.line, item, rank, kMostSlices);
+      MLA_MARK(28);
+    }
+    MLA_MARK(29);
   }
 
   // The totals of every row, in smem.totals.
@@ -726,19 +753,21 @@ struct MathWarp {
     }
   }
 
+  // Writes lse of a row and gives the factor of its output.
+  __device__ __forceinline__ float finish_row(int row, const RowTotal& total, bool write_lse) const {
+    // No token at all; a NaN among the scores leaves the maximum alone, but not the sums.
+    const bool empty = total.reference == -INFINITY && total.exact_sum == 0.f;
+    if (write_lse && params.lse != 0 && smem.q_offset[row] >= 0) {
+      constexpr float kLn2 = 0.6931471805599453f;
+      reinterpret_cast<float*>(params.lse)[smem.lse_offset[row]] =
+          empty ? -INFINITY : kLn2 * (total.reference - kLog2PMax + ptx::lg2(total.exact_sum));
+    }
+    return empty ? 0.f : __fdividef(load_kv_scale(params), total.quantised_sum);
+  }
+
   __device__ __forceinline__ void write_output(const Item& item) {
     const int n = thread();
-    if (n < kCtaRows) {  // written by the same thread
-      const RowTotal total = smem.totals[n];
-      // No token at all; a NaN among the scores leaves the maximum alone, but not the sums.
-      const bool empty = total.reference == -INFINITY && total.exact_sum == 0.f;
-      smem.scale[n] = empty ? 0.f : __fdividef(load_kv_scale(params), total.quantised_sum);
-      if (params.lse != 0 && smem.q_offset[n] >= 0) {
-        constexpr float kLn2 = 0.6931471805599453f;
-        reinterpret_cast<float*>(params.lse)[smem.lse_offset[n]] =
-            empty ? -INFINITY : kLn2 * (total.reference - kLog2PMax + ptx::lg2(total.exact_sum));
-      }
-    }
+    if (n < kCtaRows) smem.scale[n] = finish_row(n, smem.totals[n], true);  // written by the same thread
     sync();
     const int column = group * kGroupColumns + warp * 16 + lane / 4 * 2;
 #pragma unroll
@@ -759,17 +788,19 @@ struct MathWarp {
     }
   }
 
-  // ---- split items (merge_item) ------------------------------------------------------------------
+  // ---- split items (merge_together) --------------------------------------------------------------
 
+  // Word (j * kBlocks + block) * kMathThreads + thread has the accumulators of rows 8 j ... 8 j + 7 of a
+  // block of columns; so a slice is a range of words.
   __device__ __forceinline__ void store_partial(int slot) const {
-    const int n = thread();
+    const int n = ptx::thread_id();
     float4* dst = Layout::acc(params, slot, rank) + n;
 #pragma unroll
     for (int block = 0; block < kBlocks; ++block) {
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
         const auto& a = acc[block];
-        dst[(block * kGroups + j) * kMathThreads] =
+        dst[(j * kBlocks + block) * kMathThreads] =
             float4{a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3]};
       }
     }
@@ -780,58 +811,149 @@ struct MathWarp {
     }
   }
 
-  // The row states of all slots are fetched at once, and the accumulators of one slot while those of the
-  // one before are added: what counts here is the latency.
-  template <class Slots>
-  __device__ __forceinline__ void load_merged(const Slots& slots) {
-    const int n = thread();
-    float4* states = smem.merge_states();
-    for (int i = n; i < slots.count * kCtaRows; i += kMathThreads) {
-      states[i] = __ldcg(&Layout::row_state(params, slots[i / kCtaRows], rank)[i % kCtaRows]);
-    }
-    float4 next[kAccWords];
-    const auto fetch = [&](int i) {
-      const float4* src = Layout::acc(params, slots[i], rank) + n;
+  template <class Combine>
+  static __device__ __forceinline__ float reduce_warp(float v, const Combine& combine) {
 #pragma unroll
-      for (int word = 0; word < kAccWords; ++word) next[word] = __ldcg(&src[word * kMathThreads]);
-    };
-    if constexpr (kFetchAhead) fetch(0);
-    clear();
-    sync();
-    if (n < kCtaRows) {
+    for (int mask = 16; mask > 0; mask /= 2) v = combine(v, __shfl_xor_sync(0xffffffff, v, mask));
+    return v;
+  }
+
+  // The weights of all splits for rows [first, first + rows), by split, and the factors of the output. A warp
+  // a row. `write_lse`: this slice is the first of the rows.
+  template <class List>
+  __device__ __forceinline__ void weigh_splits(const List& list, int first, int rows, bool write_lse) {
+    constexpr int kSteps = kMaxWorkers / 32;
+    const int splits = list.splits, n = ptx::thread_id(), in_warp = n % 32;
+    for (int r = n / 32; r < rows; r += kMathWarps) {
+      float3 state[kSteps];
       float top = -INFINITY;
-      for (int i = 0; i < slots.count; ++i) top = fmaxf(top, states[i * kCtaRows + n].x);
-      RowTotal total{top, 0.f, 0.f, 0.f};
-      for (int i = 0; i < slots.count; ++i) {
-        float4& state = states[i * kCtaRows + n];
-        const float weight = top == -INFINITY ? 1.f : ptx::ex2(state.x - top);
-        total.quantised_sum += state.y * weight;
-        total.exact_sum += state.z * weight;
-        state.w = weight;
-      }
-      smem.totals[n] = total;
-    }
-    sync();
-    for (int i = 0; i < slots.count; ++i) {
-      if constexpr (!kFetchAhead) fetch(i);
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-        for (int j = 0; j < kGroups; ++j) {
-          const float4 f = next[block * kGroups + j];
-          const float4* state = states + i * kCtaRows + 8 * j + 2 * quad;
-          const float even = state[0].w, odd = state[1].w;
-          acc[block][4 * j] = fmaf(f.x, even, acc[block][4 * j]);
-          acc[block][4 * j + 1] = fmaf(f.y, odd, acc[block][4 * j + 1]);
-          acc[block][4 * j + 2] = fmaf(f.z, even, acc[block][4 * j + 2]);
-          acc[block][4 * j + 3] = fmaf(f.w, odd, acc[block][4 * j + 3]);
+      for (int k = 0; k < kSteps; ++k) {
+        const int split = k * 32 + in_warp;
+        state[k] = float3{-INFINITY, 0.f, 0.f};
+        if (split < splits) {
+          const float4 f = __ldcg(&Layout::row_state(params, list.slot(split), rank)[first + r]);
+          state[k] = float3{f.x, f.y, f.z};
         }
       }
-      if constexpr (kFetchAhead) {
-        if (i + 1 < slots.count) fetch(i + 1);
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) top = fmaxf(top, state[k].x);
+      top = reduce_warp(top, [](float a, float b) { return fmaxf(a, b); });
+      RowTotal total{top, 0.f, 0.f, 0.f};
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        const int split = k * 32 + in_warp;
+        if (split >= splits) continue;
+        const float weight = top == -INFINITY ? 1.f : ptx::ex2(state[k].x - top);
+        total.quantised_sum += state[k].y * weight;
+        total.exact_sum += state[k].z * weight;
+        smem.merge_weights[split * rows + r] = weight;
+      }
+      const auto add = [](float a, float b) { return a + b; };
+      total.quantised_sum = reduce_warp(total.quantised_sum, add);
+      total.exact_sum = reduce_warp(total.exact_sum, add);
+      if (in_warp == 0) smem.scale[first + r] = finish_row(first + r, total, write_lse);
+    }
+  }
+
+  // Sums the splits from `begin` on, every `step`-th, of kWords words kMathThreads apart. Sixteen loads are
+  // under way at once: what counts is the latency.
+  template <int kWords, class List>
+  __device__ __forceinline__ void sum_splits(const List& list, int first_word, int rows, int begin, int step,
+                                             float4 (&sums)[kWords]) const {
+    constexpr int kAhead = 16 / kWords;
+#pragma unroll
+    for (float4& sum : sums) sum = float4{0.f, 0.f, 0.f, 0.f};
+    for (int base = begin; base < list.splits; base += kAhead * step) {
+      float4 f[kAhead][kWords];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int split = base + i * step;
+        if (split < list.splits) {
+          const float4* src = Layout::acc(params, list.slot(split), rank) + first_word;
+#pragma unroll
+          for (int w = 0; w < kWords; ++w) f[i][w] = __ldcg(src + w * kMathThreads);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int split = base + i * step;
+        if (split >= list.splits) break;
+#pragma unroll
+        for (int w = 0; w < kWords; ++w) {
+          const int word = first_word + w * kMathThreads;
+          const float* weights =
+              smem.merge_weights + split * rows + word / kGroupWords * 8 % rows + 2 * (word % 4);
+          float4& sum = sums[w];
+          sum.x = fmaf(f[i][w].x, weights[0], sum.x);
+          sum.y = fmaf(f[i][w].y, weights[1], sum.y);
+          sum.z = fmaf(f[i][w].z, weights[0], sum.z);
+          sum.w = fmaf(f[i][w].w, weights[1], sum.w);
+        }
       }
     }
-    sync();  // the states lie where P does
+  }
+
+  __device__ __forceinline__ void write_word(int word, const float4& f) const {
+    const int block = word % kGroupWords / kMathThreads, t = word % kMathThreads;
+    const int row = word / kGroupWords * 8 + 2 * (t % 4);
+    const int column =
+        t / kGroupThreads * kGroupColumns + block * 64 + t % kGroupThreads / 32 * 16 + t % 32 / 4 * 2;
+    if (smem.q_offset[row] >= 0) {
+      const float scale = smem.scale[row];
+      *reinterpret_cast<uint32_t*>(params.out + smem.out_offset[row] + column * sizeof(uint16_t)) =
+          ptx::cvt_bf16x2(f.x * scale, f.z * scale);
+    }
+    if (smem.q_offset[row + 1] >= 0) {
+      const float scale = smem.scale[row + 1];
+      *reinterpret_cast<uint32_t*>(params.out + smem.out_offset[row + 1] + column * sizeof(uint16_t)) =
+          ptx::cvt_bf16x2(f.y * scale, f.w * scale);
+    }
+  }
+
+  template <class List>
+  __device__ __forceinline__ void merge_slice(const List& list, int slice, int slices) {
+    const int words = kRowGroups * kGroupWords / slices;
+    const int first = slice * words;
+    const int rows = max(words / kGroupWords, 1) * 8;
+    MLA_MARK(25);
+    weigh_splits(list, first / kGroupWords * 8, rows, first % kGroupWords == 0);
+    sync();
+    MLA_MARK(26);
+    const int n = ptx::thread_id();
+    if (words >= kGroupWords) {
+      static_assert(kGroupWords % (4 * kMathThreads) == 0);
+      for (int word = first + n; word < first + words; word += 4 * kMathThreads) {
+        float4 sums[4];
+        sum_splits(list, word, rows, 0, 1, sums);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) write_word(word + w * kMathThreads, sums[w]);
+      }
+    } else if (words >= kMathThreads) {
+      for (int word = first + n; word < first + words; word += kMathThreads) {
+        float4 sums[1];
+        sum_splits(list, word, rows, 0, 1, sums);
+        write_word(word, sums[0]);
+      }
+    } else {
+      const int parts = kMathThreads / words;
+      float4* sums = smem.merge_sums();
+      float4 own[1];
+      sum_splits(list, first + n % words, rows, n / words, parts, own);
+      sums[n] = own[0];
+      sync();
+      if (n < words) {
+        float4 sum = sums[n];
+        for (int i = 1; i < parts; ++i) {
+          const float4 f = sums[i * words + n];
+          sum.x += f.x;
+          sum.y += f.y;
+          sum.z += f.z;
+          sum.w += f.w;
+        }
+        write_word(first + n, sum);
+      }
+    }
   }
 };
 

@@ -120,6 +120,32 @@ __device__ __forceinline__ uint32_t arrive_gpu(uint32_t* counter) {
   return old;
 }
 
+// The same where the sum does not matter.
+__device__ __forceinline__ void arrive_gpu_only(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+// Reads what others add at device scope; acquires what they released.
+__device__ __forceinline__ uint32_t load_gpu(const uint32_t* counter) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(counter) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void store_gpu(uint32_t* counter, uint32_t v) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(v) : "memory");
+}
+
+// Adds at device scope without ordering anything else.
+__device__ __forceinline__ uint32_t add_gpu(uint32_t* counter, uint32_t n) {
+  uint32_t old;
+  asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(counter), "r"(n)
+               : "memory");
+  return old;
+}
+
 __device__ __forceinline__ void named_barrier(uint32_t id, uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -47,6 +47,12 @@ __device__ __forceinline__ int lane_id() {
   return r;
 }
 
+__device__ __forceinline__ int thread_id() {
+  int r;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(r));
+  return r;
+}
+
 // `x`, of which the compiler then knows nothing.
 __device__ __forceinline__ int opaque(int x) {
   int r;
