@@ -73,12 +73,9 @@ struct Queries {
   alignas(1024) uint8_t rope[kCtaRows * kRope];
 };
 
-// The math groups take turns with the tiles' scores. Each holds half of the columns of the output, in blocks
-// of 64, and multiplies P of every tile with its columns of V, two tiles at a time: the other group's and
-// then its own. A tile is given back in halves, too: each group's columns of V.
-inline constexpr int kHalves = kMathGroups;
-inline constexpr int kHalfPanels = kPanels / kHalves;
-inline constexpr int kProductTokens = 2 * kTileTokens;
+// Each math group computes the scores of half of the rows, and holds half of the columns of the output, in
+// blocks of 64, and multiplies P of all rows with its columns of V.
+inline constexpr int kScoreRows = kCtaRows / kMathGroups;
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
 
@@ -87,14 +84,8 @@ inline constexpr int kMaxWorkers = 256;
 using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;
 using Queue = ItemQueue<4, kMathWarps + 1>;
 
-enum Barrier : uint32_t { kBarrierMath = 1, kBarrierGroup };  // named barriers; 0 is __syncthreads
+enum Barrier : uint32_t { kBarrierMath = 1 };  // named barriers; 0 is __syncthreads
 
-// P of a tile, or of one of its two parts, as a group hands it to both.
-inline constexpr int kUnits = 4;  // in shared memory at once
-struct UnitNotes {
-  int32_t changed;  // some reference is not that of the unit before
-  int32_t more;     // a second part follows
-};
 inline constexpr int kHighTiles = 4;  // a power of two; three are in use
 
 // A merged item goes in slices of equal parts of the accumulators: groups of eight rows, then blocks, then
@@ -110,7 +101,7 @@ struct RowTotal {
   float reference, quantised_sum, exact_sum, unused;
 };
 
-// What is known of a row so far, in log2. Thread n of the group whose tile is in turn keeps it for row n.
+// What is known of a row so far, in log2. Math thread n keeps it for row n.
 struct alignas(16) RowState {
   float reference;  // what the largest e4m3 value of P stands for; sums and accumulators are relative to it
   float highest;    // highest maximum that a reference was chosen by
@@ -118,38 +109,37 @@ struct alignas(16) RowState {
   float unused;
 };
 
+// P of two tiles: a slow warp may still multiply that of the tile before. (Merges need 4 KB there.)
+inline constexpr int kPTiles = kCtaRows == 16 ? 4 : 2;
+
 struct Smem {
   Tile kv[kStages];
   Queries q;
-  alignas(1024) uint8_t p[kUnits][kCtaRows * kTileTokens];
-  alignas(1024) uint8_t zeros[kCtaRows * kTileTokens];  // P of a tile that is not there
+  alignas(1024) uint8_t p[kPTiles][kCtaRows * kTileTokens];
 
-  // By row. References and what follows from them pass from one group to the other with P.
+  // By row.
   RowState rows[kCtaRows];
-  alignas(16) float by_warp[kMathWarps][kCtaRows];  // maxima of a tile; in the end, exact sums
-  alignas(16) float shift[kCtaRows];                // of scores, so that the reference becomes kLog2PMax
-  alignas(16) float threshold[kCtaRows];            // raw scores below it are left to the second part
-  alignas(16) float rescale[kUnits][kCtaRows];      // factor of sums and accumulators before a unit
-  alignas(16) float scale[kCtaRows];                // of the output
-  float score_factor;                               // of scores before all else
-  alignas(16) float quantised_sum[kMathGroups][kCtaRows];
+  alignas(16) float by_warp[kMathWarps][kScoreRows];  // maxima of a tile; in the end, exact sums
+  alignas(16) float shift[kCtaRows];                  // of scores, so that the reference becomes kLog2PMax
+  alignas(16) float threshold[kCtaRows];              // raw scores below it are left to the second part
+  alignas(16) float rescale[kCtaRows];                // factor of sums and accumulators so far
+  alignas(16) float scale[kCtaRows];                  // of the output
+  float score_factor;                                 // of scores before all else
+  alignas(16) float quantised_sum[kCtaRows];
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees
   int64_t q_offset[kCtaRows];           // bytes; < 0: no such row
   int64_t out_offset[kCtaRows];
   int64_t lse_offset[kCtaRows];  // elements
   RowTotal totals[kCtaRows];
-  alignas(16) uint32_t high[kHighTiles][4][kGroupWarps];  // of a tile, by quad and warp: rows 8 j + 2 quad + e
-                                                          // (bit j + 16 e) near their reference
-  UnitNotes notes[kUnits];
+  alignas(16) uint32_t high[kHighTiles][4][kMathWarps];  // of a tile, by quad and warp: rows 8 j + 2 quad + e
+                                                         // (bit j + 16 e) near their reference
 
   // Of a merge: weights by split and row of the slice; sums of parts of the splits, where P is.
   float merge_weights[kMergeWeights];
   __device__ __forceinline__ float4* merge_sums() { return reinterpret_cast<float4*>(p); }
 
-  uint64_t full[kStages];  // both halves have come
-  uint64_t empty[kStages][kHalves];
-  uint64_t p_full[kUnits];
-  uint64_t p_empty[kUnits];
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
   uint32_t bad_chunks[kStages];  // of a tile: its pages outside the pool
   Queue queue;
   Item pieces[2];  // of items that this CTA shares with others, to be merged in the end

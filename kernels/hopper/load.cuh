@@ -40,39 +40,31 @@ __device__ __forceinline__ void load_tiles(const DecodeParams& params, Smem& sme
       const uint32_t bad = __ballot_sync(0xffffffff, lane < chunks && chunk.bad);
       bad_pages += __popc(bad);
       const uint32_t full = ptx::smem_addr(&smem.full[ring.stage]);
-      const uint32_t base = ptx::smem_addr(&smem.kv[ring.stage]);
-      // First the half of the group that has the tile's scores, as it is given back first.
-      const int in_piece = tile - item.first_tile;
-#pragma unroll
-      for (int i = 0; i < kHalves; ++i) {
-        const int half = (in_piece + i) % kHalves;
-        const uint32_t empty = ptx::smem_addr(&smem.empty[ring.stage][half]);
-        if constexpr (kClusterSize > 1) {
-          ptx::mbarrier_wait_cluster(empty, ring.phase ^ 1);
-        } else {
-          ptx::mbarrier_wait(empty, ring.phase ^ 1);
-        }
-        ptx::fence_proxy_async();
-        if (lane == 0) {
-          if (i == 0) smem.bad_chunks[ring.stage] = bad;
-          ptx::mbarrier_arrive_expect_tx(full, kHalfPanels * kPanelBytes + (i == 0 ? kRopeBytes : 0));
-        }
-        __syncwarp();
-        if (lane < chunks) {
-          const uint32_t row = lane << chunk_log2;
-          if (i == 0 && in_piece / kHalves % kClusterSize == rank) {
-            load_box(base + kPanels * kPanelBytes + row * kRope, &params.k_map, full, kHeadDimV, chunk);
-          }
-#pragma unroll
-          for (int j = 0; j < kHalfPanels; ++j) {
-            const int panel = half * kHalfPanels + j;
-            if (j % kClusterSize == rank) {
-              load_box(base + panel * kPanelBytes + row * kPanel, &params.v_map, full, panel * kPanel, chunk);
-            }
-          }
-        }
-        __syncwarp();
+      if constexpr (kClusterSize > 1) {
+        ptx::mbarrier_wait_cluster(ptx::smem_addr(&smem.empty[ring.stage]), ring.phase ^ 1);
+      } else {
+        ptx::mbarrier_wait(ptx::smem_addr(&smem.empty[ring.stage]), ring.phase ^ 1);
       }
+      ptx::fence_proxy_async();
+      if (lane == 0) {
+        smem.bad_chunks[ring.stage] = bad;
+        ptx::mbarrier_arrive_expect_tx(full, kTileBytes);
+      }
+      __syncwarp();
+      if (lane < chunks) {
+        const uint32_t base = ptx::smem_addr(&smem.kv[ring.stage]);
+        const uint32_t row = lane << chunk_log2;
+#pragma unroll
+        for (int panel = 0; panel < kPanels; ++panel) {
+          if (panel % kClusterSize == rank) {
+            load_box(base + panel * kPanelBytes + row * kPanel, &params.v_map, full, panel * kPanel, chunk);
+          }
+        }
+        if (tile % kClusterSize == rank) {
+          load_box(base + kPanels * kPanelBytes + row * kRope, &params.k_map, full, kHeadDimV, chunk);
+        }
+      }
+      __syncwarp();
       ring.advance();
     }
   }

@@ -2,21 +2,18 @@
 //
 // The math warpgroups. Rows of Q are the N dimension of both products:
 //
-//   S^T = K Q^T    64 tokens x rows; group g computes every other tile (K and Q from shared memory)
-//   O^T += V^T P^T 64 columns x rows a block; each group holds half of the columns and takes P of all
-//                  tiles (V^T from registers, P from shared memory)
+//   S^T = K Q^T    64 tokens x half of the rows a group (K and Q from shared memory)
+//   O^T += V^T P^T 64 columns x rows a block; each group holds half of the columns (V^T from registers, P
+//                  from shared memory)
 //
 // so that few rows cost little, and V needs no transposed copy in shared memory: a transposed 16-bit
 // ldmatrix gives (2 tokens) x (2 columns), and byte permutes of two such registers give the fragment
 // of V^T.
 //
-// In time the groups are half a turn apart, so that one's softmax lies beside the other's products:
+// Both groups work on the same tile. The tensor cores compute the scores of the next one while the softmax of
+// this one is under way:
 //
-//   group 0   S(t)   P(t)            O += t-1, t          S(t+2) P(t+2)   O += t+1, t+2
-//   group 1   O += t-2, t-1          S(t+1) P(t+1)        O += t, t+1     S(t+3) ...
-//
-// All that passes between them is P with its references: a group chooses those of its tile by those of
-// the tile before, and tells the other by what to multiply what it has.
+//   S(t + 1) begins | P(t) from S(t) | barrier | O += V(t) P(t), block by block | S(t + 1) is there
 #pragma once
 
 #include "kernels/common/ptx/math.cuh"
@@ -54,9 +51,11 @@ __device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, con
 
 struct MathWarp {
   static constexpr int kGroups = kCtaRows / 8;                    // of eight rows, a fragment each
-  static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
+  static constexpr int kScoreGroups = kScoreRows / 8;             // of this group's rows
+  static constexpr int kColumns = 2 * kScoreGroups;               // rows of Q that this thread has scores of
   static constexpr int kLeft = kColumns >= 8 ? kColumns / 8 : 1;  // of them after reduce_columns
-  static constexpr int kAccWords = kBlocks * kGroups;             // float4 of accumulators
+  static constexpr int kProductRows = kCtaRows < 32 ? kCtaRows : 32;  // of a product; two are under way
+  static constexpr int kParts = kCtaRows / kProductRows;              // of a block
 
   const DecodeParams& params;
   Smem& smem;
@@ -69,14 +68,14 @@ struct MathWarp {
   uint32_t q_sign = 0;
 
   float acc[kBlocks][kCtaRows / 2];
-  float s[kCtaRows / 2];        // scores of a tile; then the product of a block
-  float sum_exact[kLeft];    // of P of this group's tiles over this warp; row left_row(i)
-  float last_exact[kLeft];   // the same of the tile in turn, which sum_exact has not yet
-  float sum_quantised[2];    // of this group's P as quantised; rows 8 (lane / 4) + 2 quad + {0, 1}
+  float s[kScoreRows / 2];     // scores of the tile in turn, rows first_row() + 8 j + 2 quad + {0, 1}
+  float next[kScoreRows / 2];  // of the next one
+  float sum_exact[kLeft];      // of P over this warp; row left_row(i)
+  float sum_quantised[2];      // of P as quantised; rows first_row() + 8 (lane / 4) + 2 quad + {0, 1}
+  uint32_t buffer = 0;         // of P
 
-  // Tiles and units of this CTA so far, which the stages and phases of the rings follow from.
+  // Tiles of this CTA so far, which stage and phase of the ring follow from.
   uint32_t tiles_before = 0;
-  uint32_t unit = 0;  // the next one to be multiplied
 
   __device__ __forceinline__ MathWarp(const DecodeParams& p, Smem& sm, int r, int w, int l)
       : params(p), smem(sm), rank(r), group(w / kGroupWarps), warp(w % kGroupWarps), lane(l), quad(l % 4) {
@@ -95,14 +94,11 @@ struct MathWarp {
 
   __device__ __forceinline__ int thread() const { return (group * kGroupWarps + warp) * 32 + lane; }
   __device__ __forceinline__ void sync() const { ptx::named_barrier(kBarrierMath, kMathThreads); }
-  // The same of this group.
-  __device__ __forceinline__ int group_thread() const { return warp * 32 + lane; }
-  __device__ __forceinline__ void sync_group() const {
-    ptx::named_barrier(kBarrierGroup + group, kGroupThreads);
+  __device__ __forceinline__ bool any(bool flag) const {
+    return ptx::named_barrier_or(kBarrierMath, kMathThreads, flag);
   }
-  __device__ __forceinline__ bool any_of_group(bool flag) const {
-    return ptx::named_barrier_or(kBarrierGroup + group, kGroupThreads, flag);
-  }
+  // Of the rows whose scores this group computes.
+  __device__ __forceinline__ int first_row() const { return group * kScoreRows; }
 
   // ---- rows ------------------------------------------------------------------------------------
 
@@ -147,25 +143,27 @@ struct MathWarp {
 
   // ---- scores and P ----------------------------------------------------------------------------
 
-  __device__ __forceinline__ void scores(uint32_t tile) {
-    const uint32_t k = __shfl_sync(0xffffffff, ptx::wgmma_address(tile), 0);  // uniform
-    const uint32_t q = ptx::wgmma_address(ptx::smem_addr(smem.q.latent));
-    ptx::pin(s);
+  // Begins to compute the scores of a tile.
+  __device__ __forceinline__ void begin_scores(float (&to)[kScoreRows / 2], uint32_t stage) const {
+    const uint32_t k =
+        __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(&smem.kv[stage])), 0);  // uniform
+    const uint32_t q = __shfl_sync(
+        0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.q.latent) + first_row() * kPanel), 0);
+    const uint32_t q_rope =
+        __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.q.rope) + first_row() * kRope), 0);
+    ptx::pin(to);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kHeadDimV / 32; ++step) {
       const int panel = step / 4, offset = step % 4 * 32;
-      ptx::wgmma_ss<kPanel>(s, k + (panel * kPanelBytes + offset) / 16,
+      ptx::wgmma_ss<kPanel>(to, k + (panel * kPanelBytes + offset) / 16,
                             q + (panel * kCtaRows * kPanel + offset) / 16, step > 0);
     }
 #pragma unroll
     for (int step = 0; step < kRope / 32; ++step) {
-      ptx::wgmma_ss<kRope>(s, k + kPanels * kPanelBytes / 16 + step * 2,
-                           q + kPanels * kCtaRows * kPanel / 16 + step * 2, 1);
+      ptx::wgmma_ss<kRope>(to, k + kPanels * kPanelBytes / 16 + step * 2, q_rope + step * 2, 1);
     }
     ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin(s);
   }
 
   // Applies score_factor and gives hidden scores -inf. This thread's are tokens
@@ -174,30 +172,37 @@ struct MathWarp {
     const int chunk_log2 = params.box_tokens_log2;
     const float factor = smem.score_factor;
 #pragma unroll
-    for (int i = 0; i < kCtaRows / 2; ++i) s[i] *= factor;
+    for (int i = 0; i < kScoreRows / 2; ++i) s[i] *= factor;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int in_tile = warp * 16 + lane / 4 + h * 8;
       const bool hidden = (bad >> (in_tile >> chunk_log2)) & 1;
 #pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[8 * j + 2 * quad]);
+      for (int j = 0; j < kScoreGroups; ++j) {
+        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[first_row() + 8 * j + 2 * quad]);
         if (hidden || tile_begin + in_tile >= bound.x) s[4 * j + 2 * h] = -INFINITY;
         if (hidden || tile_begin + in_tile >= bound.y) s[4 * j + 2 * h + 1] = -INFINITY;
       }
     }
   }
 
+  // Where some rows do not see all of a tile, or a factor is to be applied.
+  __device__ __forceinline__ void mask_if_needed(const Item& item, int tile) {
+    const int tile_begin = (item.first_tile + tile) * kTileTokens;
+    const uint32_t bad = smem.bad_chunks[stage_of(tile)];
+    if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
+  }
+
   // Maximum of each row over the tile, in smem.by_warp, a part for each warp.
   __device__ __forceinline__ void store_maxima() {
     float m[kColumns];
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
+    for (int j = 0; j < kScoreGroups; ++j) {
       m[2 * j] = fmaxf(s[4 * j], s[4 * j + 2]);
       m[2 * j + 1] = fmaxf(s[4 * j + 1], s[4 * j + 3]);
     }
     reduce_columns(m, lane, [](float a, float b) { return fmaxf(a, b); });
-    store_reduced(smem.by_warp[group * kGroupWarps + warp], m);
+    store_reduced(m);
   }
 
   // First of the kLeft values of reduce_columns that this lane has.
@@ -206,87 +211,63 @@ struct MathWarp {
     return kColumns >= 8 ? g * kLeft : g * kColumns / 8;
   }
 
+  // Among this group's rows.
   __device__ __forceinline__ int left_row(int i) const {
     const int column = first_left() + i;
     return column / 2 * 8 + quad * 2 + column % 2;
   }
 
   template <int kCount>
-  __device__ __forceinline__ void store_reduced(float (&to)[kCtaRows], const float (&v)[kCount]) const {
+  __device__ __forceinline__ void store_reduced(const float (&v)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) to[left_row(i)] = v[i];
+    for (int i = 0; i < kLeft; ++i) smem.by_warp[group * kGroupWarps + warp][left_row(i)] = v[i];
   }
 
-  // Computes P of this group's tile `tile` of a piece and hands it to both groups, in one unit or two.
-  // Returns how many.
-  __device__ __forceinline__ int produce(const Item& item, int tile) {
-    const uint32_t stage = stage_of(tile);
-    MLA_MARK(1);
-    wait_tile(tile);
-    MLA_MARK(2);
-    uint32_t u = unit;
-    bool find = false, second = false, changed = false, more = false;
+  // A row over the warps that have scores of it.
+  template <class Combine>
+  __device__ __forceinline__ float over_warps(int row, const Combine& combine) const {
+    const auto* by_warp = &smem.by_warp[row / kScoreRows * kGroupWarps];
+    float v = by_warp[0][row % kScoreRows];
+#pragma unroll
+    for (int w = 1; w < kGroupWarps; ++w) v = combine(v, by_warp[w][row % kScoreRows]);
+    return v;
+  }
+
+  // Computes P of a tile, or of its second part. Returns whether there is a second part. A barrier of all
+  // math threads is the last thing it does.
+  __device__ __forceinline__ bool produce(const Item& item, int tile, bool second) {
     // Most tiles go with the references of the ones before. New ones are found if the last tiles were far
-    // below one, or, all over again, if P saturates.
-    for (bool again = false;; again = true) {
-      scores(ptx::smem_addr(&smem.kv[stage]));
-      const int tile_begin = (item.first_tile + tile) * kTileTokens;
-      const uint32_t bad = smem.bad_chunks[stage];
-      if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
-      MLA_MARK(3);
-      if (!again) {  // the tile before has its references
-        if (tile > 0) {
-          wait_unit(u);
-          if (more_after(u)) wait_unit(++u);
-          ++u;
-        }
-        find = any_was_far_below(tile);
-        MLA_MARK(4);
-      }
-      ptx::mbarrier_wait(ptx::smem_addr(&smem.p_empty[u % kUnits]), (u / kUnits & 1) ^ 1);
-      if (find) more = find_references(item, tile, u, second, changed);
-      float sums[kColumns];
-      const bool saturates = store_p(sums, tile, u, second);
-      // What there is before the first unit of a piece is 0, whatever its factor.
-      if (group_thread() == 0) smem.notes[u % kUnits] = UnitNotes{changed && (tile > 0 || second), more};
+    // below one, or, all over again, if P saturates. P has two buffers: a slow warp may still multiply that
+    // of the tile before.
+    buffer ^= 1;
+    bool find = second || any_was_far_below(tile), more = false;
+    float sums[kColumns];
+    for (;;) {
+      if (find) more = find_references(item, tile, second);
+      MLA_MARK(4);
+      const bool saturates = store_p(sums, tile, second);
       ptx::fence_proxy_async();
       MLA_MARK(5);
-      if (any_of_group(saturates && !find)) {
-        find = true;
-        continue;
-      }
+      if (!any(saturates && !find)) break;
+      find = true;
+    }
 #pragma unroll
-      for (int i = 0; i < kLeft; ++i) {
-        last_exact[i] = second ? fmaf(last_exact[i], smem.rescale[u % kUnits][left_row(i)], sums[i]) : sums[i];
-      }
-      if (!more) break;  // a second part has none
-      second = true;
-      ++u;
-    }
-    MLA_MARK(6);
-    // The scores of both parts are done: who has P may change the tile's values.
-    if (group_thread() == 0) {
-      if (second) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[(u - 1) % kUnits]));
-      ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_full[u % kUnits]));
-    }
-    return second ? 2 : 1;
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] += sums[i];
+    return more;
   }
 
   // Chooses the references of the rows by the maxima of a tile. Where one token may rule (the tile is the
   // first of the sequence, or has a maximum far above those before), the tokens far below it are left to a
   // second part, with a reference of their own: they would be lost in the rounding, and matter if the value
-  // of the one is small (attention sinks). Returns whether there is such a part; `changed`: whether a
-  // reference is another. Each row by itself: what becomes of it does not depend on the other rows.
-  __device__ __forceinline__ bool find_references(const Item& item, int tile, uint32_t u, bool second,
-                                                  bool& changed) {
+  // of the one is small (attention sinks). Returns whether there is such a part. Each row by itself: what
+  // becomes of it does not depend on the other rows.
+  __device__ __forceinline__ bool find_references(const Item& item, int tile, bool second) {
     if (second) each_below_threshold([](float&) {}, [](float& score) { score = -INFINITY; });
     store_maxima();
-    sync_group();
-    bool moved = false, rules = false;
-    if (const int n = group_thread(); n < kCtaRows) {
-      float raw = smem.by_warp[group * kGroupWarps][n];
-#pragma unroll
-      for (int w = 1; w < kGroupWarps; ++w) raw = fmaxf(raw, smem.by_warp[group * kGroupWarps + w][n]);
+    sync();
+    bool changed = false, rules = false;
+    if (const int n = thread(); n < kCtaRows) {
+      const float raw = over_warps(n, [](float a, float b) { return fmaxf(a, b); });
       const float max = raw * scale;
       RowState row = smem.rows[n];
       const float before = row.reference;
@@ -298,31 +279,30 @@ struct MathWarp {
         row.top = fmaxf(row.top, row.reference);
       }
       if (!second) smem.threshold[n] = rules ? raw - kSpread / scale : -INFINITY;
-      moved = row.reference != before;
-      smem.rescale[u % kUnits][n] = moved ? ptx::ex2(before - row.reference) : 1.f;
+      changed = row.reference != before;
+      smem.rescale[n] = changed ? ptx::ex2(before - row.reference) : 1.f;
       smem.shift[n] = kLog2PMax - (row.reference == -INFINITY ? 0.f : row.reference);
       smem.rows[n] = row;
     }
-    changed = any_of_group(moved);
-    if (second || !any_of_group(rules)) return false;
+    if (any(changed)) rescale();
+    if (second || !any(rules)) return false;
     bool low = false;  // are there tokens that it would save
     each_below_threshold([&](float& score) { low |= score > -INFINITY; }, [](float&) {});
-    if (!any_of_group(low)) return false;
+    if (!any(low)) return false;
     each_below_threshold([](float& score) { score = -INFINITY; }, [](float&) {});
     return true;
   }
 
-  // Sums and accumulators, so that they are relative to the references of a unit.
-  __device__ __forceinline__ void rescale(uint32_t u) {
-    const float* factors = smem.rescale[u % kUnits];
+  __device__ __forceinline__ void rescale() {
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) sum_exact[i] *= factors[left_row(i)];
-    const float2 own = *reinterpret_cast<const float2*>(&factors[8 * (lane / 4 % kGroups) + 2 * quad]);
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] *= smem.rescale[first_row() + left_row(i)];
+    const float2 own =
+        *reinterpret_cast<const float2*>(&smem.rescale[first_row() + 8 * (lane / 4 % kScoreGroups) + 2 * quad]);
     sum_quantised[0] *= own.x;
     sum_quantised[1] *= own.y;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      const float2 factor = *reinterpret_cast<const float2*>(&factors[8 * j + 2 * quad]);
+      const float2 factor = *reinterpret_cast<const float2*>(&smem.rescale[8 * j + 2 * quad]);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         acc[block][4 * j] *= factor.x;
@@ -336,8 +316,9 @@ struct MathWarp {
   template <class Below, class Other>
   __device__ __forceinline__ void each_below_threshold(const Below& below, const Other& other) {
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const float2 threshold = *reinterpret_cast<const float2*>(&smem.threshold[8 * j + 2 * quad]);
+    for (int j = 0; j < kScoreGroups; ++j) {
+      const float2 threshold =
+          *reinterpret_cast<const float2*>(&smem.threshold[first_row() + 8 * j + 2 * quad]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (s[4 * j + i] < (i % 2 == 0 ? threshold.x : threshold.y)) {
@@ -351,13 +332,12 @@ struct MathWarp {
 
   // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
   // Gives the exact sums of the rows over this warp (reduce_columns). Returns whether one saturates.
-  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], int tile, uint32_t u, bool second) {
-    const uint32_t p = ptx::smem_addr(smem.p[u % kUnits]);
-    uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
+  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], int tile, bool second) {
+    uint32_t words[kScoreGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
     uint32_t high = 0, saturated = 0;
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      const float2 shifts = *reinterpret_cast<const float2*>(&smem.shift[8 * j + 2 * quad]);
+    for (int j = 0; j < kScoreGroups; ++j) {
+      const float2 shifts = *reinterpret_cast<const float2*>(&smem.shift[first_row() + 8 * j + 2 * quad]);
       const float shift[2] = {shifts.x, shifts.y};
       uint16_t pairs[2];
 #pragma unroll
@@ -374,33 +354,37 @@ struct MathWarp {
       const uint32_t sum = words[j] + 0x10101010, any = sum | sum >> 1;
       high |= ((any | any >> 8) & 0x00400040) >> 6 << j;
     }
-    if constexpr (kGroups == 2) {
-      const int row = lane & 15;
-      ptx::stmatrix_x2_trans(p + row * kTileTokens + ((warp ^ ((row >> 1) & 3)) << 4), words[0], words[1]);
+    high <<= group * kScoreGroups;
+    // Lane l gives the address of row l % 8 of fragment l / 8.
+    const int row = lane % kScoreRows;
+    const uint32_t p = ptx::smem_addr(smem.p[buffer]) + (first_row() + row) * kTileTokens +
+                       ((warp ^ ((row >> 1) & 3)) << 4);
+    if constexpr (kScoreGroups == 1) {
+      ptx::stmatrix_x1_trans(p, words[0]);
+    } else if constexpr (kScoreGroups == 2) {
+      ptx::stmatrix_x2_trans(p, words[0], words[1 % kScoreGroups]);
     } else {
-      // Lane l gives the address of row l % 8 of fragment l / 8.
-      const uint32_t dst = p + lane * kTileTokens + ((warp ^ ((lane >> 1) & 3)) << 4);
-#pragma unroll
-      for (int j = 0; j < kGroups; j += 4) {
-        ptx::stmatrix_x4_trans(dst + j * 8 * kTileTokens, words[j], words[j + 1], words[j + 2], words[j + 3]);
-      }
+      ptx::stmatrix_x4_trans(p, words[0], words[1 % kScoreGroups], words[2 % kScoreGroups],
+                             words[3 % kScoreGroups]);
     }
     reduce_columns(sums, lane, [](float a, float b) { return a + b; });
 #pragma unroll
     for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
-    if (lane < 4 && !second) smem.high[tile % kHighTiles][quad][warp] = high;
+    if (lane < 4 && !second) smem.high[tile % kHighTiles][quad][group * kGroupWarps + warp] = high;
     return (saturated & 0x80808080) != 0;
   }
 
-  // Rows (bits as in smem.high) with a token near their reference in one of the two tiles before `tile`.
+  // Rows (bits as in smem.high) with a token near their reference in one of the two tiles before `tile`; to be
+  // asked after a barrier.
   __device__ __forceinline__ uint32_t near_rows(int tile, int of_quad) const {
-    static_assert(kGroupWarps == 4, "a vector");
+    static_assert(kMathWarps == 8, "two vectors of four");
     uint32_t near = 0;
 #pragma unroll
     for (int i = 1; i <= 2; ++i) {
       if (tile < i) break;
-      const uint4 a = *reinterpret_cast<const uint4*>(smem.high[(tile - i) % kHighTiles][of_quad]);
-      near |= a.x | a.y | a.z | a.w;
+      const auto* high = reinterpret_cast<const uint4*>(smem.high[(tile - i) % kHighTiles][of_quad]);
+      const uint4 a = high[0], b = high[1];
+      near |= a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w;
     }
     return near;
   }
@@ -430,6 +414,7 @@ struct MathWarp {
         *reinterpret_cast<uint4*>(tile + v_chunk(block, token)) = uint4{0, 0, 0, 0};
       }
     }
+    ptx::fence_proxy_async();  // for the scores of a second part
     __syncwarp();
   }
 
@@ -495,107 +480,77 @@ struct MathWarp {
     a[3] = __byte_perm(r[2], r[3], 0x7351);
   }
 
-  // O^T += V^T P^T of two tiles. `p` are the addresses of P as wgmma_address, uniform.
-  //
-  // The tensor core keeps few bits of a long sum; that of two tiles is short, and goes on in float. What a step
-  // needs is loaded behind the product under way. Up to 32 rows there are registers for two products, and
-  // one is added while the next is computed.
-  __device__ __forceinline__ void multiply(const uint32_t (&p)[2], const uint32_t (&stages)[2], uint32_t own,
-                                           bool add_own) {
-    constexpr int kProducts = kCtaRows < 64 ? 2 : 1;
-    constexpr int kSteps = kProductTokens / 32;
-    constexpr int kTileSteps = kTileTokens / 32;
-    const uint32_t tiles[2] = {ptx::smem_addr(&smem.kv[stages[0]]), ptx::smem_addr(&smem.kv[stages[1]])};
-    uint32_t raw[kSteps][4], a[kProducts][kSteps][4];
+  // O^T += V^T P^T of a tile. The tensor core keeps few bits of a long sum; a tile's is short, and goes on in
+  // float. Two products are under way: one is added while the next is computed. The first one is of P with
+  // ones: its sums as quantised normalise the output, so that the scale and part of the rounding cancel.
+  __device__ __forceinline__ void multiply(uint32_t stage) {
+    constexpr int kSteps = kTileTokens / 32;
+    constexpr int kProducts = kBlocks * kParts;
+    constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
+    const uint32_t tile = ptx::smem_addr(&smem.kv[stage]);
+    const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer])), 0);
+    const uint32_t own = __shfl_sync(
+        0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer]) + first_row() * kTileTokens), 0);
+    uint32_t raw[kSteps][4], a[2][kSteps][4];
+    float product[2][kProductRows / 2], sums[kScoreRows / 2];
     const auto load = [&](int block) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        load_v(raw[step], tiles[step / kTileSteps], block, step % kTileSteps);
-      }
+      for (int step = 0; step < kSteps; ++step) load_v(raw[step], tile, block, step);
     };
     const auto transpose = [&](int block) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) transpose_v(a[block % kProducts][step], raw[step]);
+      for (int step = 0; step < kSteps; ++step) transpose_v(a[block % 2][step], raw[step]);
     };
-    float other[kCtaRows / 2];
-    const auto issue = [&](float(&product)[kCtaRows / 2], const uint32_t(&f)[kSteps][4]) {
-      ptx::pin(product);
+    const auto issue = [&](float(&to)[kProductRows / 2], int i) {
+      ptx::pin(to);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        ptx::wgmma_rs<kTileTokens>(product, f[step], p[step / kTileSteps] + step % kTileSteps * 2, step > 0);
+        ptx::wgmma_rs<kTileTokens>(to, a[i / kParts % 2][step],
+                                   p + i % kParts * kProductRows * kTileTokens / 16 + step * 2, step > 0);
       }
       ptx::wgmma_commit();
     };
-    const auto add = [&](int block, float(&product)[kCtaRows / 2]) {
-#pragma unroll
-      for (int i = 0; i < kCtaRows / 2; ++i) acc[block][i] += product[i];
-    };
     load(0);
-    add_sums(own, add_own);
-    MLA_MARK(9);
-    transpose(0);
+    ptx::pin(sums);
+    ptx::wgmma_fence();
 #pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      if constexpr (kProducts == 2) {
-        if (block % 2 == 0) {
-          issue(s, a[0]);
-        } else {
-          issue(other, a[kProducts - 1]);
-        }
-        if (block + 1 < kBlocks) load(block + 1);
-        if (block > 0) {
-          ptx::wgmma_wait<1>();
-          if (block % 2 == 0) {
-            ptx::pin(other);
-          } else {
-            ptx::pin(s);
-          }
-        }
-        if (block + 1 < kBlocks) transpose(block + 1);
-        if (block > 0) {
-          if (block % 2 == 0) {
-            add(block - 1, other);
-          } else {
-            add(block - 1, s);
-          }
-        }
+    for (int step = 0; step < kSteps; ++step) ptx::wgmma_rs<kTileTokens>(sums, kOnes, own + step * 2, step > 0);
+    ptx::wgmma_commit();
+    transpose(0);
+    issue(product[0], 0);
+    if (kBlocks > 1) load(1);
+    ptx::wgmma_wait<1>();
+    ptx::pin(sums);
+    add_sums(sums);
+#pragma unroll
+    for (int i = 0; i < kProducts; ++i) {
+      if (i + 1 < kProducts) {
+        if ((i + 1) % kParts == 0) transpose((i + 1) / kParts);
+        issue(product[(i + 1) % 2], i + 1);
+        if ((i + 1) % kParts == 0 && (i + 1) / kParts + 1 < kBlocks) load((i + 1) / kParts + 1);
+        ptx::wgmma_wait<1>();
       } else {
-        issue(s, a[0]);
-        if (block + 1 < kBlocks) load(block + 1);
         ptx::wgmma_wait<0>();
-        ptx::pin(s);
-        if (block + 1 < kBlocks) transpose(block + 1);
-        add(block, s);
       }
-    }
-    if constexpr (kProducts == 2) {
-      ptx::wgmma_wait<0>();
-      ptx::pin(other);
-      add(kBlocks - 1, other);
+      ptx::pin(product[i % 2]);
+#pragma unroll
+      for (int k = 0; k < kProductRows / 2; ++k) {
+        acc[i / kParts][i % kParts * kProductRows / 2 + k] += product[i % 2][k];
+      }
     }
   }
 
-  // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel. The
-  // tensor core adds them up: a product with ones has them in every row. `mine`: this P is of this group's
-  // tile. (A branch around the product would make the compiler serialise it.)
-  __device__ __forceinline__ void add_sums(uint32_t p, bool mine) {
-    constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
-    ptx::pin(s);
-    ptx::wgmma_fence();
-    ptx::wgmma_rs<kTileTokens>(s, kOnes, p, 0);
-    ptx::wgmma_rs<kTileTokens>(s, kOnes, p + 2, 1);
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
-    ptx::pin(s);
-    const int kept = lane / 4 % kGroups;
-    float2 sum{s[0], s[1]};
+  // A product with ones has the sums in every row.
+  __device__ __forceinline__ void add_sums(const float (&sums)[kScoreRows / 2]) {
+    const int kept = lane / 4 % kScoreGroups;
+    float2 sum{sums[0], sums[1]};
 #pragma unroll
-    for (int j = 1; j < kGroups; ++j) {
-      if (kept == j) sum = float2{s[4 * j], s[4 * j + 1]};
+    for (int j = 1; j < kScoreGroups; ++j) {
+      if (kept == j) sum = float2{sums[4 * j], sums[4 * j + 1]};
     }
-    sum_quantised[0] += mine ? sum.x : 0.f;
-    sum_quantised[1] += mine ? sum.y : 0.f;
+    sum_quantised[0] += sum.x;
+    sum_quantised[1] += sum.y;
   }
 
   // ---- items -----------------------------------------------------------------------------------
@@ -613,21 +568,9 @@ struct MathWarp {
   __device__ __forceinline__ void wait_tile(int tile) const {
     ptx::mbarrier_wait(ptx::smem_addr(&smem.full[stage_of(tile)]), (tiles_before + tile) / kStages & 1);
   }
-  __device__ __forceinline__ void wait_unit(uint32_t u) const {
-    ptx::mbarrier_wait(ptx::smem_addr(&smem.p_full[u % kUnits]), u / kUnits & 1);
-  }
 
-  // The same in all threads, as the compiler shall know: it serialises matrix instructions otherwise.
-  __device__ __forceinline__ bool more_after(uint32_t u) const {
-    return __any_sync(0xffffffff, smem.notes[u % kUnits].more);
-  }
-  __device__ __forceinline__ bool changed_before(uint32_t u) const {
-    return __any_sync(0xffffffff, smem.notes[u % kUnits].changed);
-  }
-
-  // Gives this group's half of a tile back.
   __device__ __forceinline__ void release(uint32_t stage) const {
-    const uint32_t empty = ptx::smem_addr(&smem.empty[stage][group]);
+    const uint32_t empty = ptx::smem_addr(&smem.empty[stage]);
     if constexpr (kClusterSize > 1) {
       if (lane < kClusterSize) ptx::mbarrier_arrive_remote(ptx::mapa(empty, lane));
     } else {
@@ -635,62 +578,7 @@ struct MathWarp {
     }
   }
 
-  // Multiplies the units of the other group's tile, tile - 1, and of this group's tile: `own` units, 0 if the
-  // piece has no such tile.
-  __device__ __forceinline__ void consume(const Item& item, int tile, int own) {
-    const bool has_other = tile > 0;
-    const uint32_t stages[2] = {stage_of(has_other ? tile - 1 : tile), stage_of(own > 0 ? tile : tile - 1)};
-    int others = 0;
-    if (has_other) {
-      wait_unit(unit);
-      others = 1;
-      if (more_after(unit)) {
-        others = 2;
-        wait_unit(unit + 1);
-      }
-      wait_tile(tile - 1);
-    }
-    MLA_MARK(7);
-    const auto clean = [&](int t, uint32_t stage) {
-      if ((item.first_tile + t + 1) * kTileTokens > item.visible_first) clean_values(item, t, stage);
-    };
-    if (has_other) clean(tile - 1, stages[0]);
-    if (own > 0) clean(tile, stages[1]);
-    // Nothing to rescale and one unit of each: one product. Else unit by unit.
-    const bool both = others == 1 && own == 1 && !changed_before(unit) && !changed_before(unit + 1);
-    const int count = others + own;
-    const uint32_t zeros = ptx::smem_addr(smem.zeros);
-    for (int i = 0; i < count; ++i) {
-      const uint32_t u = unit + i;
-      if (!both && changed_before(u)) rescale(u);
-      const uint32_t first = ptx::smem_addr(smem.p[u % kUnits]);
-      const uint32_t second = both ? ptx::smem_addr(smem.p[(u + 1) % kUnits]) : zeros;
-      const uint32_t p[2] = {__shfl_sync(0xffffffff, ptx::wgmma_address(first), 0),
-                             __shfl_sync(0xffffffff, ptx::wgmma_address(second), 0)};
-      const bool is_own = both || i >= others;
-      const uint32_t used[2] = {is_own && !both ? stages[1] : stages[0], both || is_own ? stages[1] : stages[0]};
-      multiply(p, used, both ? p[1] : p[0], is_own);
-      if (both) break;
-    }
-    MLA_MARK(8);
-    if (own > 0) {
-#pragma unroll
-      for (int i = 0; i < kLeft; ++i) sum_exact[i] += last_exact[i];
-    }
-    __syncwarp();
-    if (lane == 0) {
-      for (int i = 0; i < count; ++i) ptx::mbarrier_arrive(ptx::smem_addr(&smem.p_empty[(unit + i) % kUnits]));
-    }
-    if (has_other) release(stages[0]);
-    if (own > 0) release(stages[1]);
-    unit += count;
-    MLA_MARK(10);
-  }
-
   __device__ __forceinline__ void run() {
-    for (int i = thread(); i < kCtaRows * kTileTokens / 16; i += kMathThreads) {
-      reinterpret_cast<uint4*>(smem.zeros)[i] = uint4{0, 0, 0, 0};  // load_q has the fence
-    }
     int pieces = 0;
     MLA_MARK(20);
     for (ItemReader items(smem.queue, lane); items.next();) {
@@ -707,10 +595,43 @@ struct MathWarp {
       sync();
       MLA_MARK(22);
 
-      const int count = item.last_tile - item.first_tile;
-      for (int tile = group; tile <= count; tile += kMathGroups) {
-        const int own = tile < count ? produce(item, tile) : 0;
-        if (own + tile > 0) consume(item, tile, own);
+      const int count = __shfl_sync(0xffffffff, item.last_tile - item.first_tile, 0);
+      if (count > 0) {
+        wait_tile(0);
+        begin_scores(s, stage_of(0));
+        ptx::wgmma_wait<0>();
+        ptx::pin(s);
+      }
+      for (int tile = 0; tile < count; ++tile) {
+        const uint32_t stage = stage_of(tile);
+        MLA_MARK(1);
+        if (tile + 1 < count) {
+          wait_tile(tile + 1);
+          MLA_MARK(2);
+          begin_scores(next, stage_of(tile + 1));
+        }
+        MLA_MARK(3);
+        mask_if_needed(item, tile);
+        bool more = produce(item, tile, false);
+        MLA_MARK(6);
+        if ((item.first_tile + tile + 1) * kTileTokens > item.visible_first) clean_values(item, tile, stage);
+        for (;;) {
+          multiply(stage);
+          if (!more) break;
+          sync();  // the second part's scores are of a tile that others may have cleared
+          begin_scores(s, stage);
+          ptx::wgmma_wait<0>();
+          ptx::pin(s);
+          mask_if_needed(item, tile);
+          produce(item, tile, true);
+          more = false;
+        }
+        MLA_MARK(7);
+        ptx::pin(next);
+#pragma unroll
+        for (int i = 0; i < kScoreRows / 2; ++i) s[i] = next[i];
+        __syncwarp();
+        release(stage);
       }
       tiles_before += count;
       MLA_MARK(23);
@@ -737,19 +658,15 @@ struct MathWarp {
 
   // The totals of every row, in smem.totals.
   __device__ __forceinline__ void finish_sums() {
-    store_reduced(smem.by_warp[group * kGroupWarps + warp], sum_exact);
-    if (warp == 0 && lane / 4 < kGroups) {  // every warp of the group has them
-      *reinterpret_cast<float2*>(&smem.quantised_sum[group][8 * (lane / 4) + 2 * quad]) =
+    store_reduced(sum_exact);
+    if (warp == 0 && lane / 4 < kScoreGroups) {  // every warp of the group has them
+      *reinterpret_cast<float2*>(&smem.quantised_sum[first_row() + 8 * (lane / 4) + 2 * quad]) =
           float2{sum_quantised[0], sum_quantised[1]};
     }
     sync();
     if (const int n = thread(); n < kCtaRows) {
-      RowTotal total{smem.rows[n].reference, 0.f, 0.f, 0.f};
-#pragma unroll
-      for (int g = 0; g < kMathGroups; ++g) total.quantised_sum += smem.quantised_sum[g][n];
-#pragma unroll
-      for (int w = 0; w < kMathWarps; ++w) total.exact_sum += smem.by_warp[w][n];
-      smem.totals[n] = total;
+      const float exact = over_warps(n, [](float a, float b) { return a + b; });
+      smem.totals[n] = RowTotal{smem.rows[n].reference, smem.quantised_sum[n], exact, 0.f};
     }
   }
 

@@ -82,14 +82,8 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
     ptx::prefetch_tensor_map(&params.k_map);
     ptx::prefetch_tensor_map(&params.v_map);
     for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(ptx::smem_addr(&smem.full[i]), kHalves);
-      for (int half = 0; half < kHalves; ++half) {
-        ptx::mbarrier_init(ptx::smem_addr(&smem.empty[i][half]), kGroupWarps * kClusterSize);
-      }
-    }
-    for (int i = 0; i < kUnits; ++i) {
-      ptx::mbarrier_init(ptx::smem_addr(&smem.p_full[i]), 1);
-      ptx::mbarrier_init(ptx::smem_addr(&smem.p_empty[i]), kMathWarps);
+      ptx::mbarrier_init(ptx::smem_addr(&smem.full[i]), 1);
+      ptx::mbarrier_init(ptx::smem_addr(&smem.empty[i]), kMathWarps * kClusterSize);
     }
     smem.queue.init_barriers();
     ptx::fence_mbarrier_init();
