@@ -154,6 +154,8 @@ class Problem(_Struct):
         ("seq_len", c_int64),
         ("error", c_void_p),
         ("error_size", c_uint64),
+        ("sm_count", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -237,6 +237,8 @@ int run(const Options& options) {
     problem.heads = shape.heads;
     problem.q_len = shape.q_len;
     problem.page_size = options.page_size;
+    problem.batch = shape.batch;
+    problem.seq_len = shape.ragged ? (shape.seq_len / 8 + shape.seq_len) / 2 : shape.seq_len;
     PreparedKernel kernel;
     mla_kernel* handle = nullptr;
     try {

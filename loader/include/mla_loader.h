@@ -259,16 +259,21 @@ typedef struct mla_problem {
   char* error;                   /* receives the sentence of a failure; null: not wanted.
                                     In mla_prepare that of its options comes first */
   uint64_t error_size;           /* bytes */
+  int32_t sm_count; /* multiprocessors that a launch may use, a hint; 0: not known, in mla_prepare those
+                       of the device */
+  int32_t reserved; /* 0 */
 } mla_problem;
 #define MLA_PROBLEM_INIT \
-  { (uint32_t)sizeof(mla_problem), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { (uint32_t)sizeof(mla_problem), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Finds the best kernel for a compute capability and a problem. Rule: a kernel for exactly this
  * chip ('a' suffix) before one for exactly this chip without suffix, before a family kernel ('f'),
  * before one without suffix for an earlier chip of the same major; among the latter two the closest
- * chip; then the least modelled cost, which is row tiles times mla_kernel_info.tile_cost, with
- * ceil(q_len * heads / rows) row tiles; then the higher priority; then the id. The hints do not
- * matter yet. Host only, no allocation on success. Errors: INVALID_ARGUMENT; NO_KERNEL: the sentence
+ * chip; then the least modelled cost; then the higher priority; then the id. The cost is row tiles
+ * times mla_kernel_info.tile_cost, with ceil(q_len * heads / rows) row tiles; where batch, seq_len and
+ * sm_count are all given, it is the modelled time of such a launch in nanoseconds: the tiles of the worker
+ * that has most of them, and the merge where requests are split. Few requests then go to kernels of fewer
+ * rows, which fill the device. Host only, no allocation on success. Errors: INVALID_ARGUMENT; NO_KERNEL: the sentence
  * lists every candidate with the reason why it was passed over. Thread-safe. */
 MLA_API mla_status mla_select(const mla_bundle* bundle, const mla_problem* problem, uint32_t* kernel_index);
 

@@ -10,6 +10,7 @@ std::string Place::name() const {
 }
 
 Error Place::claim(mla_problem* problem) const {
+  if (problem->sm_count == 0) problem->sm_count = sm_count;
   if (problem->cc_major == 0) {
     problem->cc_major = cc_major;
     problem->cc_minor = cc_minor;

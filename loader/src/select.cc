@@ -135,6 +135,8 @@ Error check_problem(mla_problem* problem) {
   MLA_CHECK(check_between("batch", p.batch, 0, 0x7fffffff));
   MLA_CHECK(check_between("device_class", p.device_class, 0, 0));
   MLA_CHECK(check_between("seq_len", p.seq_len, 0, 0x7fffffff));
+  MLA_CHECK(check_between("sm_count", p.sm_count, 0, 0xffff));
+  MLA_CHECK(check_between("reserved", p.reserved, 0, 0));
 #undef MLA_CHECK
   set_default(&p.out_dtype, MLA_DTYPE_BF16);
   set_default(&p.head_dim_v, 512);
@@ -208,6 +210,7 @@ Selector::Selector(const std::vector<manifest::Kernel>& kernels, const std::vect
 }
 
 Selector::Entry Selector::make_entry(const manifest::Kernel& kernel) {
+  const auto i32 = [](uint32_t value) { return static_cast<int32_t>(value); };
   const cubin::Facts& f = kernel.facts;
   Entry entry{};
   entry.words = pack({f.kind, f.q_dtype, f.kv_dtype, f.partial_dtype, f.out_dtype, f.cache_layout, f.family,
@@ -220,6 +223,10 @@ Selector::Entry Selector::make_entry(const manifest::Kernel& kernel) {
   entry.rows = f.kind == kind::kDECODE ? f.rows : 1;
   entry.tile_cost = f.tile_cost;
   entry.folds = f.requires_bits & requirement::kROW_TILES;
+  entry.rule = {i32(f.rows), i32(f.tile_tokens), i32(f.item_overhead), i32(f.min_share),
+                i32(f.max_flat_merge)};
+  entry.cluster_size = std::max(f.cluster_size, 1u);
+  entry.max_workers = std::max(f.max_workers, 1u);
   return entry;
 }
 
@@ -233,7 +240,10 @@ Selector::Wanted Selector::wanted(const mla_problem& p) {
           p.features,
           u(p.page_size),
           u(p.heads),
-          u(p.q_len)};
+          u(p.q_len),
+          u(p.batch),
+          p.kind == MLA_KIND_DECODE && p.batch > 0 && p.seq_len > 0 ? u(p.sm_count) : 0,
+          p.seq_len};
 }
 
 bool Selector::serves(const Entry& entry, const Wanted& w) {
@@ -244,6 +254,30 @@ bool Selector::serves(const Entry& entry, const Wanted& w) {
 
 uint64_t Selector::row_tiles(const Entry& entry, const Wanted& w) {
   return entry.folds != 0 ? (w.q_len * w.heads + entry.rows - 1) / entry.rows : w.q_len;
+}
+
+uint64_t Selector::cost(const Entry& entry, const Wanted& w) {
+  const uint64_t tiles = row_tiles(entry, w);
+  if (w.sm_count == 0) return tiles * entry.tile_cost;
+  // As mla_schedule.h divides a batch of equal requests.
+  const ScheduleRule& rule = entry.rule;
+  const uint64_t workers = std::clamp(w.sm_count / entry.cluster_size, 1u, entry.max_workers);
+  const uint64_t kv_tiles = static_cast<uint64_t>((w.seq_len - 1) / rule.tile_tokens + 1);
+  const uint64_t each = kv_tiles + static_cast<uint64_t>(rule.item_overhead);
+  const uint64_t items = w.batch * tiles;  // less than 2^31 * 2^13
+  constexpr uint64_t kMostUnits = 0x7fffffff;
+  uint64_t units = 0;  // of the worker that has most of them
+  bool split = true;
+  if (items <= kMostUnits / each) {
+    const Line line =
+        cut_line(rule, static_cast<int32_t>(items * each), static_cast<int32_t>(each), static_cast<int32_t>(workers));
+    units = static_cast<uint64_t>(share_begin(1, line.length, line.workers));
+    split = units % each != 0;
+  } else {  // more than a launch can have: what matters is the order
+    units = (items / workers + 1) * each;
+  }
+  const uint64_t merge = split ? static_cast<uint64_t>(kSplitCost * rule.item_overhead) : 0;
+  return (units + merge) * entry.tile_cost / entry.cluster_size;
 }
 
 bool Selector::best(const mla_problem& problem, uint32_t* index) const {
@@ -258,7 +292,7 @@ bool Selector::best(const mla_problem& problem, uint32_t* index) const {
     for (uint32_t i = group.begin; i < group.end; i += 1 + entries_[i].alike) {
       const Entry& entry = entries_[i];
       if (!serves(entry, w)) continue;
-      const uint64_t cost = row_tiles(entry, w) * entry.tile_cost;
+      const uint64_t cost = Selector::cost(entry, w);
       if (best_here != nullptr &&
           (cost > best_cost || (cost == best_cost && entry.order > best_here->order))) {
         continue;
@@ -283,7 +317,7 @@ std::vector<uint32_t> Selector::ranked(const mla_problem& problem) const {
     const int rank = target_rank(group.sm, group.suffix, problem.cc_major, problem.cc_minor);
     for (uint32_t i = group.begin; rank != kRunsNot && i < group.end; ++i) {
       const Entry& entry = entries_[i];
-      if (serves(entry, w)) order.emplace_back(rank, row_tiles(entry, w) * entry.tile_cost, entry.order, i);
+      if (serves(entry, w)) order.emplace_back(rank, cost(entry, w), entry.order, i);
     }
   }
   std::sort(order.begin(), order.end());
@@ -342,16 +376,19 @@ std::string Selector::explain(const mla_problem& problem) const {
   const std::vector<uint32_t> order = ranked(problem);
   const Wanted w = wanted(problem);
   std::vector<bool> serves(kernels_->size(), false);
-  std::vector<uint64_t> tiles(kernels_->size(), 0);
-  for (const Entry& entry : entries_) tiles[entry.index] = row_tiles(entry, w);
+  std::vector<uint64_t> tiles(kernels_->size(), 0), costs(kernels_->size(), 0);
+  for (const Entry& entry : entries_) {
+    tiles[entry.index] = row_tiles(entry, w);
+    costs[entry.index] = cost(entry, w);
+  }
   for (size_t i = 0; i < order.size(); ++i) {
     const manifest::Kernel& kernel = (*kernels_)[order[i]];
     const cubin::Facts& f = kernel.facts;
     const uint64_t count = tiles[order[i]];
     serves[order[i]] = true;
     out += text("rank ", i + 1, ": ", kernel.id, " (sm_", kernel.target.sm, kernel.target.suffix, ", cost ",
-                count * f.tile_cost, " = ", count, count == 1 ? " row tile of " : " row tiles of ",
-                f.tile_cost, ", priority ", f.priority, ")\n");
+                costs[order[i]], w.sm_count == 0 ? " = " : " ns with ", count,
+                count == 1 ? " row tile of " : " row tiles of ", f.tile_cost, ", priority ", f.priority, ")\n");
   }
   for (uint32_t i = 0; i < kernels_->size(); ++i) {
     if (!serves[i]) out += text("passed over: ", (*kernels_)[i].id, ": ", reasons_against(i, problem), "\n");

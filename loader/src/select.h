@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/common/mla_schedule.h"
 #include "loader/include/mla_loader.h"
 #include "loader/src/error.h"
 #include "manifest/manifest.h"
@@ -53,6 +54,9 @@ class Selector {
     uint32_t page_size_max;
     uint32_t rows;
     uint32_t tile_cost;
+    ScheduleRule rule;
+    uint32_t cluster_size;
+    uint32_t max_workers;
     uint32_t folds;  // rows are (query token, head) pairs, not heads alone
     uint32_t alike;  // entries behind this one that differ in cost, priority and id alone
     uint32_t order;  // among all entries, by priority and id: the lower wins
@@ -75,10 +79,14 @@ class Selector {
     uint32_t page_size;
     uint32_t heads;
     uint32_t q_len;
+    uint64_t batch;
+    uint32_t sm_count;  // 0: batch, lengths or this are not known
+    int64_t seq_len;
   };
   static Wanted wanted(const mla_problem& problem);
   static bool serves(const Entry& entry, const Wanted& wanted);
   static uint64_t row_tiles(const Entry& entry, const Wanted& wanted);
+  static uint64_t cost(const Entry& entry, const Wanted& wanted);
   std::string reasons_against(uint32_t index, const mla_problem& problem) const;
 
   const std::vector<manifest::Kernel>* kernels_ = nullptr;

@@ -47,7 +47,7 @@ TEST(Abi, Layouts) {
   EXPECT_EQ(sizeof(mla_open_options), 32u);
   EXPECT_EQ(sizeof(mla_bundle_info), 72u);
   EXPECT_EQ(sizeof(mla_kernel_info), 176u);
-  EXPECT_EQ(sizeof(mla_problem), 104u);
+  EXPECT_EQ(sizeof(mla_problem), 112u);
   EXPECT_EQ(sizeof(mla_prepare_options), 32u);
   EXPECT_EQ(sizeof(mla_prepared_info), 48u);
   EXPECT_EQ(sizeof(mla_workspace_query), 48u);
@@ -120,8 +120,8 @@ TEST_F(Growth, LargerInputThatSaysMore) {
   problem.known.struct_size = sizeof problem;
   uint32_t index = 9;
   EXPECT_ERROR(mla_select(bundle_.get(), &problem.known, &index), MLA_ERROR_INVALID_ARGUMENT,
-               "problem.struct_size is 120 and byte 112 is not zero; this library (0.1.0) knows the first "
-               "104 bytes of "
+               "problem.struct_size is 128 and byte 120 is not zero; this library (0.1.0) knows the first "
+               "112 bytes of "
                "mla_problem: leave newer fields zero, or use a newer library");
 }
 
@@ -132,7 +132,7 @@ TEST_F(Growth, NonsenseSizes) {
     problem.struct_size = size;
     EXPECT_ERROR(mla_select(bundle_.get(), &problem, &index), MLA_ERROR_INVALID_ARGUMENT,
                  "problem.struct_size is " + std::to_string(size) +
-                     "; must be sizeof(mla_problem), 104 in this library (0.1.0)");
+                     "; must be sizeof(mla_problem), 112 in this library (0.1.0)");
   }
   mla_bundle_info info = MLA_BUNDLE_INFO_INIT;
   info.struct_size = 71;

@@ -378,11 +378,13 @@ TEST(Select, Arguments) {
   expect([](P& p) { p.cache_layout = 2; },
          "problem.cache_layout is 2; allowed: 0 (MLA_CACHE_LAYOUT_DENSE), MLA_CACHE_LAYOUT_DENSE (1)");
   expect([](P& p) { p.batch = -1; }, "problem.batch is -1; allowed: 0 ... 2147483647");
+  expect([](P& p) { p.sm_count = 65536; }, "problem.sm_count is 65536; allowed: 0 ... 65535");
+  expect([](P& p) { p.reserved = 1; }, "problem.reserved is 1; allowed: 0 ... 0");
   expect([](P& p) { p.device_class = 1; }, "problem.device_class is 1; allowed: 0 ... 0");
   expect([](P& p) { p.seq_len = int64_t{1} << 31; },
          "problem.seq_len is 2147483648; allowed: 0 ... 2147483647");
   expect([](P& p) { p.struct_size = 8; },
-         "problem.struct_size is 8; must be sizeof(mla_problem), 104 in this library (0.1.0)");
+         "problem.struct_size is 8; must be sizeof(mla_problem), 112 in this library (0.1.0)");
 
   const mla_problem problem = problem_for(12, 0);
   EXPECT_ERROR(mla_select(nullptr, &problem, &index), MLA_ERROR_INVALID_ARGUMENT, "bundle is null");
