@@ -28,7 +28,7 @@ inline constexpr int kClusterSize = kRows / kCtaRows;     // CTAs that share the
 static_assert(kRows == 16 || kRows == 32 || kRows == 64 || kRows == 128, "row tile");
 
 // Two warpgroups compute; of the third, one warp loads and one schedules.
-inline constexpr int kMathGroups = 2;
+inline constexpr int kMathGroups = kPairTiles;
 inline constexpr int kGroupWarps = 4;
 inline constexpr int kGroupThreads = kGroupWarps * 32;
 inline constexpr int kMathWarps = kMathGroups * kGroupWarps;
@@ -73,9 +73,9 @@ struct Queries {
   alignas(1024) uint8_t rope[kCtaRows * kRope];
 };
 
-// Each math group computes the scores of half of the rows, and holds half of the columns of the output, in
-// blocks of 64, and multiplies P of all rows with its columns of V.
-inline constexpr int kScoreRows = kCtaRows / kMathGroups;
+// The math groups go through the tiles in pairs, a tile's scores each. Each holds half of the columns of
+// the output, in blocks of 64, and multiplies P of both tiles with its columns of V.
+inline constexpr int kPairTokens = kMathGroups * kTileTokens;
 inline constexpr int kGroupColumns = kHeadDimV / kMathGroups;
 inline constexpr int kBlocks = kGroupColumns / 64;
 
@@ -85,8 +85,6 @@ using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, 
 using Queue = ItemQueue<4, kMathWarps + 1>;
 
 enum Barrier : uint32_t { kBarrierMath = 1 };  // named barriers; 0 is __syncthreads
-
-inline constexpr int kHighTiles = 4;  // a power of two; three are in use
 
 // A merged item goes in slices of equal parts of the accumulators: groups of eight rows, then blocks, then
 // threads (MathWarp::store_partial).
@@ -104,35 +102,32 @@ struct RowTotal {
 // What is known of a row so far, in log2. Math thread n keeps it for row n.
 struct alignas(16) RowState {
   float reference;  // what the largest e4m3 value of P stands for; sums and accumulators are relative to it
-  float highest;    // highest maximum that a reference was chosen by
+  float highest;    // maximum when a reference was last chosen, or higher ones before
   float top;        // highest reference
   float unused;
 };
 
-// P of two tiles: a slow warp may still multiply that of the tile before. (Merges need 4 KB there.)
-inline constexpr int kPTiles = kCtaRows == 16 ? 4 : 2;
-
 struct Smem {
   Tile kv[kStages];
   Queries q;
-  alignas(1024) uint8_t p[kPTiles][kCtaRows * kTileTokens];
+  alignas(1024) uint8_t p[2][kMathGroups][kCtaRows * kTileTokens];  // of two pairs of tiles
 
   // By row.
   RowState rows[kCtaRows];
-  alignas(16) float by_warp[kMathWarps][kScoreRows];  // maxima of a tile; in the end, exact sums
-  alignas(16) float shift[kCtaRows];                  // of scores, so that the reference becomes kLog2PMax
-  alignas(16) float threshold[kCtaRows];              // raw scores below it are left to the second part
-  alignas(16) float rescale[kCtaRows];                // factor of sums and accumulators so far
-  alignas(16) float scale[kCtaRows];                  // of the output
-  float score_factor;                                 // of scores before all else
-  alignas(16) float quantised_sum[kCtaRows];
+  alignas(16) float by_warp[kMathWarps][kCtaRows];  // maxima of a tile; in the end, exact sums
+  alignas(16) float shift[kCtaRows];                // of scores, so that the reference becomes kLog2PMax
+  alignas(16) float threshold[kCtaRows];            // raw scores below it are left to the second part
+  alignas(16) float rescale[kCtaRows];              // factor of sums and accumulators so far
+  alignas(16) float scale[kCtaRows];                // of the output
+  float score_factor;                               // of scores before all else
+  alignas(16) float quantised_sum[kMathGroups][kCtaRows];
   alignas(16) int32_t bound[kCtaRows];  // tokens that a row sees
   int64_t q_offset[kCtaRows];           // bytes; < 0: no such row
   int64_t out_offset[kCtaRows];
   int64_t lse_offset[kCtaRows];  // elements
   RowTotal totals[kCtaRows];
-  alignas(16) uint32_t high[kHighTiles][4][kMathWarps];  // of a tile, by quad and warp: rows 8 j + 2 quad + e
-                                                         // (bit j + 16 e) near their reference
+  alignas(16) uint32_t high[2][4][kMathWarps];  // of two pairs, by quad and warp: rows 8 j + 2 quad + e (bit
+                                                // j + 16 e) near their reference
 
   // Of a merge: weights by split and row of the slice; sums of parts of the splits, where P is.
   float merge_weights[kMergeWeights];

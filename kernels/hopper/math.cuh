@@ -2,18 +2,13 @@
 //
 // The math warpgroups. Rows of Q are the N dimension of both products:
 //
-//   S^T = K Q^T    64 tokens x half of the rows a group (K and Q from shared memory)
-//   O^T += V^T P^T 64 columns x rows a block; each group holds half of the columns (V^T from registers, P
-//                  from shared memory)
+//   S^T = K Q^T    64 tokens x rows; group g computes every other tile (K and Q from shared memory)
+//   O^T += V^T P^T 64 columns x rows a block; each group holds half of the columns and takes P of all
+//                  tiles (V^T from registers, P from shared memory)
 //
 // so that few rows cost little, and V needs no transposed copy in shared memory: a transposed 16-bit
 // ldmatrix gives (2 tokens) x (2 columns), and byte permutes of two such registers give the fragment
 // of V^T.
-//
-// Both groups work on the same tile. The tensor cores compute the scores of the next one while the softmax of
-// this one is under way:
-//
-//   S(t + 1) begins | P(t) from S(t) | barrier | O += V(t) P(t), block by block | S(t + 1) is there
 #pragma once
 
 #include "kernels/common/ptx/math.cuh"
@@ -51,11 +46,8 @@ __device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, con
 
 struct MathWarp {
   static constexpr int kGroups = kCtaRows / 8;                    // of eight rows, a fragment each
-  static constexpr int kScoreGroups = kScoreRows / 8;             // of this group's rows
-  static constexpr int kColumns = 2 * kScoreGroups;               // rows of Q that this thread has scores of
+  static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
   static constexpr int kLeft = kColumns >= 8 ? kColumns / 8 : 1;  // of them after reduce_columns
-  static constexpr int kProductRows = kCtaRows < 32 ? kCtaRows : 32;  // of a product; two are under way
-  static constexpr int kParts = kCtaRows / kProductRows;              // of a block
 
   const DecodeParams& params;
   Smem& smem;
@@ -68,11 +60,12 @@ struct MathWarp {
   uint32_t q_sign = 0;
 
   float acc[kBlocks][kCtaRows / 2];
-  float s[kScoreRows / 2];     // scores of the tile in turn, rows first_row() + 8 j + 2 quad + {0, 1}
-  float next[kScoreRows / 2];  // of the next one
-  float sum_exact[kLeft];      // of P over this warp; row left_row(i)
-  float sum_quantised[2];      // of P as quantised; rows first_row() + 8 (lane / 4) + 2 quad + {0, 1}
-  uint32_t buffer = 0;         // of P
+  float s[kCtaRows / 2];        // scores of a tile; then the product of a block
+  float sum_exact[kLeft];       // of P over this warp; row left_row(i)
+  float sum_quantised[2];       // of this group's P as quantised; rows 8 (lane / 4) + 2 quad + {0, 1}
+  bool needs_reference = true;  // of P, for the next pair; the same in all threads
+  uint32_t buffer = 0;          // of P
+  uint32_t high_buffer = 0;     // of smem.high, which second parts leave alone
 
   // Tiles of this CTA so far, which stage and phase of the ring follow from.
   uint32_t tiles_before = 0;
@@ -97,8 +90,6 @@ struct MathWarp {
   __device__ __forceinline__ bool any(bool flag) const {
     return ptx::named_barrier_or(kBarrierMath, kMathThreads, flag);
   }
-  // Of the rows whose scores this group computes.
-  __device__ __forceinline__ int first_row() const { return group * kScoreRows; }
 
   // ---- rows ------------------------------------------------------------------------------------
 
@@ -143,27 +134,25 @@ struct MathWarp {
 
   // ---- scores and P ----------------------------------------------------------------------------
 
-  // Begins to compute the scores of a tile.
-  __device__ __forceinline__ void begin_scores(float (&to)[kScoreRows / 2], uint32_t stage) const {
-    const uint32_t k =
-        __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(&smem.kv[stage])), 0);  // uniform
-    const uint32_t q = __shfl_sync(
-        0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.q.latent) + first_row() * kPanel), 0);
-    const uint32_t q_rope =
-        __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.q.rope) + first_row() * kRope), 0);
-    ptx::pin(to);
+  __device__ __forceinline__ void scores(uint32_t tile) {
+    const uint32_t k = __shfl_sync(0xffffffff, ptx::wgmma_address(tile), 0);  // uniform
+    const uint32_t q = ptx::wgmma_address(ptx::smem_addr(smem.q.latent));
+    ptx::pin(s);
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kHeadDimV / 32; ++step) {
       const int panel = step / 4, offset = step % 4 * 32;
-      ptx::wgmma_ss<kPanel>(to, k + (panel * kPanelBytes + offset) / 16,
+      ptx::wgmma_ss<kPanel>(s, k + (panel * kPanelBytes + offset) / 16,
                             q + (panel * kCtaRows * kPanel + offset) / 16, step > 0);
     }
 #pragma unroll
     for (int step = 0; step < kRope / 32; ++step) {
-      ptx::wgmma_ss<kRope>(to, k + kPanels * kPanelBytes / 16 + step * 2, q_rope + step * 2, 1);
+      ptx::wgmma_ss<kRope>(s, k + kPanels * kPanelBytes / 16 + step * 2,
+                           q + kPanels * kCtaRows * kPanel / 16 + step * 2, 1);
     }
     ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
   }
 
   // Applies score_factor and gives hidden scores -inf. This thread's are tokens
@@ -172,37 +161,30 @@ struct MathWarp {
     const int chunk_log2 = params.box_tokens_log2;
     const float factor = smem.score_factor;
 #pragma unroll
-    for (int i = 0; i < kScoreRows / 2; ++i) s[i] *= factor;
+    for (int i = 0; i < kCtaRows / 2; ++i) s[i] *= factor;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int in_tile = warp * 16 + lane / 4 + h * 8;
       const bool hidden = (bad >> (in_tile >> chunk_log2)) & 1;
 #pragma unroll
-      for (int j = 0; j < kScoreGroups; ++j) {
-        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[first_row() + 8 * j + 2 * quad]);
+      for (int j = 0; j < kGroups; ++j) {
+        const int2 bound = *reinterpret_cast<const int2*>(&smem.bound[8 * j + 2 * quad]);
         if (hidden || tile_begin + in_tile >= bound.x) s[4 * j + 2 * h] = -INFINITY;
         if (hidden || tile_begin + in_tile >= bound.y) s[4 * j + 2 * h + 1] = -INFINITY;
       }
     }
   }
 
-  // Where some rows do not see all of a tile, or a factor is to be applied.
-  __device__ __forceinline__ void mask_if_needed(const Item& item, int tile) {
-    const int tile_begin = (item.first_tile + tile) * kTileTokens;
-    const uint32_t bad = smem.bad_chunks[stage_of(tile)];
-    if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
-  }
-
   // Maximum of each row over the tile, in smem.by_warp, a part for each warp.
   __device__ __forceinline__ void store_maxima() {
     float m[kColumns];
 #pragma unroll
-    for (int j = 0; j < kScoreGroups; ++j) {
+    for (int j = 0; j < kGroups; ++j) {
       m[2 * j] = fmaxf(s[4 * j], s[4 * j + 2]);
       m[2 * j + 1] = fmaxf(s[4 * j + 1], s[4 * j + 3]);
     }
     reduce_columns(m, lane, [](float a, float b) { return fmaxf(a, b); });
-    store_reduced(m);
+    store_reduced(smem.by_warp[group * kGroupWarps + warp], m);
   }
 
   // First of the kLeft values of reduce_columns that this lane has.
@@ -211,43 +193,41 @@ struct MathWarp {
     return kColumns >= 8 ? g * kLeft : g * kColumns / 8;
   }
 
-  // Among this group's rows.
   __device__ __forceinline__ int left_row(int i) const {
     const int column = first_left() + i;
     return column / 2 * 8 + quad * 2 + column % 2;
   }
 
   template <int kCount>
-  __device__ __forceinline__ void store_reduced(const float (&v)[kCount]) const {
+  __device__ __forceinline__ void store_reduced(float (&to)[kCtaRows], const float (&v)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) smem.by_warp[group * kGroupWarps + warp][left_row(i)] = v[i];
+    for (int i = 0; i < kLeft; ++i) to[left_row(i)] = v[i];
   }
 
-  // A row over the warps that have scores of it.
-  template <class Combine>
-  __device__ __forceinline__ float over_warps(int row, const Combine& combine) const {
-    const auto* by_warp = &smem.by_warp[row / kScoreRows * kGroupWarps];
-    float v = by_warp[0][row % kScoreRows];
-#pragma unroll
-    for (int w = 1; w < kGroupWarps; ++w) v = combine(v, by_warp[w][row % kScoreRows]);
-    return v;
-  }
-
-  // Computes P of a tile, or of its second part. Returns whether there is a second part. A barrier of all
-  // math threads is the last thing it does.
-  __device__ __forceinline__ bool produce(const Item& item, int tile, bool second) {
-    // Most tiles go with the references of the ones before. New ones are found if the last tiles were far
+  // Computes P of this group's tile of a pair (none: all hidden), or of its second part. Returns whether
+  // there is a second part. A barrier of all math threads is the last thing it does.
+  __device__ __forceinline__ bool produce(const Item& item, int first_of_pair, bool has_tile, uint32_t stage,
+                                          bool second) {
+    // Most pairs go with the references of the ones before. New ones are found if the last pair was far
     // below one, or, all over again, if P saturates. P has two buffers: a slow warp may still multiply that
-    // of the tile before.
+    // of the pair before.
     buffer ^= 1;
-    bool find = second || any_was_far_below(tile), more = false;
+    if (!second) high_buffer ^= 1;
+    bool find = second || needs_reference, more = false;
     float sums[kColumns];
     for (;;) {
-      if (find) more = find_references(item, tile, second);
-      MLA_MARK(4);
-      const bool saturates = store_p(sums, tile, second);
+      if (has_tile) {
+        scores(ptx::smem_addr(&smem.kv[stage]));
+        const int tile_begin = (item.first_tile + first_of_pair + group) * kTileTokens;
+        const uint32_t bad = smem.bad_chunks[stage];
+        if (bad != 0 || tile_begin + kTileTokens > item.visible_first || scale == 1) mask(tile_begin, bad);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
+      }
+      if (find) more = find_references(item, first_of_pair, second);
+      const bool saturates = store_p(sums, second);
       ptx::fence_proxy_async();
-      MLA_MARK(5);
       if (!any(saturates && !find)) break;
       find = true;
     }
@@ -256,24 +236,26 @@ struct MathWarp {
     return more;
   }
 
-  // Chooses the references of the rows by the maxima of a tile. Where one token may rule (the tile is the
+  // Chooses the references of the rows by the maxima of a pair. Where one token may rule (the pair is the
   // first of the sequence, or has a maximum far above those before), the tokens far below it are left to a
   // second part, with a reference of their own: they would be lost in the rounding, and matter if the value
   // of the one is small (attention sinks). Returns whether there is such a part. Each row by itself: what
   // becomes of it does not depend on the other rows.
-  __device__ __forceinline__ bool find_references(const Item& item, int tile, bool second) {
+  __device__ __forceinline__ bool find_references(const Item& item, int first_of_pair, bool second) {
     if (second) each_below_threshold([](float&) {}, [](float& score) { score = -INFINITY; });
     store_maxima();
     sync();
     bool changed = false, rules = false;
     if (const int n = thread(); n < kCtaRows) {
-      const float raw = over_warps(n, [](float a, float b) { return fmaxf(a, b); });
+      float raw = smem.by_warp[0][n];
+#pragma unroll
+      for (int w = 1; w < kMathWarps; ++w) raw = fmaxf(raw, smem.by_warp[w][n]);
       const float max = raw * scale;
       RowState row = smem.rows[n];
       const float before = row.reference;
-      const bool wanted = second || max > before || row_was_far_below(tile, n);
+      const bool wanted = second || first_of_pair == 0 || max > before || row_was_far_below(n);
       if (wanted && max > -INFINITY) {
-        rules = !second && (item.first_tile + tile == 0 || max > row.highest + kFall);
+        rules = !second && (item.first_tile + first_of_pair == 0 || max > row.highest + kFall);
         row.highest = fmaxf(row.highest, max);
         row.reference = fmaxf(max + kMargin, row.top - kDepth);
         row.top = fmaxf(row.top, row.reference);
@@ -295,9 +277,8 @@ struct MathWarp {
 
   __device__ __forceinline__ void rescale() {
 #pragma unroll
-    for (int i = 0; i < kLeft; ++i) sum_exact[i] *= smem.rescale[first_row() + left_row(i)];
-    const float2 own =
-        *reinterpret_cast<const float2*>(&smem.rescale[first_row() + 8 * (lane / 4 % kScoreGroups) + 2 * quad]);
+    for (int i = 0; i < kLeft; ++i) sum_exact[i] *= smem.rescale[left_row(i)];
+    const float2 own = *reinterpret_cast<const float2*>(&smem.rescale[8 * (lane / 4 % kGroups) + 2 * quad]);
     sum_quantised[0] *= own.x;
     sum_quantised[1] *= own.y;
 #pragma unroll
@@ -316,9 +297,8 @@ struct MathWarp {
   template <class Below, class Other>
   __device__ __forceinline__ void each_below_threshold(const Below& below, const Other& other) {
 #pragma unroll
-    for (int j = 0; j < kScoreGroups; ++j) {
-      const float2 threshold =
-          *reinterpret_cast<const float2*>(&smem.threshold[first_row() + 8 * j + 2 * quad]);
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 threshold = *reinterpret_cast<const float2*>(&smem.threshold[8 * j + 2 * quad]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if (s[4 * j + i] < (i % 2 == 0 ? threshold.x : threshold.y)) {
@@ -332,12 +312,13 @@ struct MathWarp {
 
   // P as e4m3 to shared memory, row by row: byte 16 w + 2 i + h of a row is token 16 w + i + 8 h.
   // Gives the exact sums of the rows over this warp (reduce_columns). Returns whether one saturates.
-  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], int tile, bool second) {
-    uint32_t words[kScoreGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
+  __device__ __forceinline__ bool store_p(float (&sums)[kColumns], bool second) {
+    const uint32_t p = ptx::smem_addr(smem.p[buffer][group]);
+    uint32_t words[kGroups];  // {row 2 quad: tokens, row 2 quad + 1: tokens}
     uint32_t high = 0, saturated = 0;
 #pragma unroll
-    for (int j = 0; j < kScoreGroups; ++j) {
-      const float2 shifts = *reinterpret_cast<const float2*>(&smem.shift[first_row() + 8 * j + 2 * quad]);
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 shifts = *reinterpret_cast<const float2*>(&smem.shift[8 * j + 2 * quad]);
       const float shift[2] = {shifts.x, shifts.y};
       uint16_t pairs[2];
 #pragma unroll
@@ -354,45 +335,37 @@ struct MathWarp {
       const uint32_t sum = words[j] + 0x10101010, any = sum | sum >> 1;
       high |= ((any | any >> 8) & 0x00400040) >> 6 << j;
     }
-    high <<= group * kScoreGroups;
-    // Lane l gives the address of row l % 8 of fragment l / 8.
-    const int row = lane % kScoreRows;
-    const uint32_t p = ptx::smem_addr(smem.p[buffer]) + (first_row() + row) * kTileTokens +
-                       ((warp ^ ((row >> 1) & 3)) << 4);
-    if constexpr (kScoreGroups == 1) {
-      ptx::stmatrix_x1_trans(p, words[0]);
-    } else if constexpr (kScoreGroups == 2) {
-      ptx::stmatrix_x2_trans(p, words[0], words[1 % kScoreGroups]);
+    if constexpr (kGroups == 2) {
+      const int row = lane & 15;
+      ptx::stmatrix_x2_trans(p + row * kTileTokens + ((warp ^ ((row >> 1) & 3)) << 4), words[0], words[1]);
     } else {
-      ptx::stmatrix_x4_trans(p, words[0], words[1 % kScoreGroups], words[2 % kScoreGroups],
-                             words[3 % kScoreGroups]);
+      // Lane l gives the address of row l % 8 of fragment l / 8.
+      const uint32_t dst = p + lane * kTileTokens + ((warp ^ ((lane >> 1) & 3)) << 4);
+#pragma unroll
+      for (int j = 0; j < kGroups; j += 4) {
+        ptx::stmatrix_x4_trans(dst + j * 8 * kTileTokens, words[j], words[j + 1], words[j + 2], words[j + 3]);
+      }
     }
     reduce_columns(sums, lane, [](float a, float b) { return a + b; });
 #pragma unroll
     for (int mask = 4; mask <= 16; mask *= 2) high |= __shfl_xor_sync(0xffffffff, high, mask);
-    if (lane < 4 && !second) smem.high[tile % kHighTiles][quad][group * kGroupWarps + warp] = high;
+    if (lane < 4 && !second) smem.high[high_buffer][quad][group * kGroupWarps + warp] = high;
     return (saturated & 0x80808080) != 0;
   }
 
-  // Rows (bits as in smem.high) with a token near their reference in one of the two tiles before `tile`; to be
-  // asked after a barrier.
-  __device__ __forceinline__ uint32_t near_rows(int tile, int of_quad) const {
+  // Rows (bits as in smem.high) with a token near their reference in the last pair; to be asked after a
+  // barrier.
+  __device__ __forceinline__ uint32_t near_rows(uint32_t of_buffer, int of_quad) const {
     static_assert(kMathWarps == 8, "two vectors of four");
-    uint32_t near = 0;
-#pragma unroll
-    for (int i = 1; i <= 2; ++i) {
-      if (tile < i) break;
-      const auto* high = reinterpret_cast<const uint4*>(smem.high[(tile - i) % kHighTiles][of_quad]);
-      const uint4 a = high[0], b = high[1];
-      near |= a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w;
-    }
-    return near;
+    const uint4 a = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[0];
+    const uint4 b = reinterpret_cast<const uint4*>(smem.high[of_buffer][of_quad])[1];
+    return a.x | a.y | a.z | a.w | b.x | b.y | b.z | b.w;
   }
-  __device__ __forceinline__ bool row_was_far_below(int tile, int row) const {
-    return !(near_rows(tile, row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
+  __device__ __forceinline__ bool row_was_far_below(int row) const {
+    return !(near_rows(high_buffer ^ 1, row % 8 / 2) >> (row / 8 + row % 2 * 16) & 1);
   }
-  __device__ __forceinline__ bool any_was_far_below(int tile) const {
-    return __any_sync(0xffffffff, near_rows(tile, quad) != ((1u << kGroups) - 1) * 0x10001u);
+  __device__ __forceinline__ bool any_was_far_below() const {
+    return __any_sync(0xffffffff, near_rows(high_buffer, quad) != ((1u << kGroups) - 1) * 0x10001u);
   }
 
   // ---- O ---------------------------------------------------------------------------------------
@@ -480,74 +453,104 @@ struct MathWarp {
     a[3] = __byte_perm(r[2], r[3], 0x7351);
   }
 
-  // O^T += V^T P^T of a tile. The tensor core keeps few bits of a long sum; a tile's is short, and goes on in
-  // float. Two products are under way: one is added while the next is computed. The first one is of P with
-  // ones: its sums as quantised normalise the output, so that the scale and part of the rounding cancel.
-  __device__ __forceinline__ void multiply(uint32_t stage) {
-    constexpr int kSteps = kTileTokens / 32;
-    constexpr int kProducts = kBlocks * kParts;
-    constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
-    const uint32_t tile = ptx::smem_addr(&smem.kv[stage]);
-    const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer])), 0);
-    const uint32_t own = __shfl_sync(
-        0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer]) + first_row() * kTileTokens), 0);
-    uint32_t raw[kSteps][4], a[2][kSteps][4];
-    float product[2][kProductRows / 2], sums[kScoreRows / 2];
+  // O^T += V^T P^T of a pair of tiles. `p` is the address of P as wgmma_address, uniform.
+  //
+  // The tensor core keeps few bits of a long sum; a pair's is short, and goes on in float. What a step
+  // needs is loaded behind the product under way. Up to 32 rows there are registers for two products, and
+  // one is added while the next is computed.
+  __device__ __forceinline__ void multiply(uint32_t p, const uint32_t (&stages)[kMathGroups]) {
+    constexpr int kProducts = kCtaRows < 64 ? 2 : 1;
+    constexpr int kSteps = kPairTokens / 32;
+    constexpr int kTileSteps = kTileTokens / 32;
+    const uint32_t tiles[kMathGroups] = {ptx::smem_addr(&smem.kv[stages[0]]),
+                                         ptx::smem_addr(&smem.kv[stages[1]])};
+    uint32_t raw[kSteps][4], a[kProducts][kSteps][4];
     const auto load = [&](int block) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) load_v(raw[step], tile, block, step);
+      for (int step = 0; step < kSteps; ++step) {
+        load_v(raw[step], tiles[step / kTileSteps], block, step % kTileSteps);
+      }
     };
     const auto transpose = [&](int block) {
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) transpose_v(a[block % 2][step], raw[step]);
+      for (int step = 0; step < kSteps; ++step) transpose_v(a[block % kProducts][step], raw[step]);
     };
-    const auto issue = [&](float(&to)[kProductRows / 2], int i) {
-      ptx::pin(to);
+    float other[kCtaRows / 2];
+    const auto issue = [&](float(&product)[kCtaRows / 2], const uint32_t(&f)[kSteps][4]) {
+      ptx::pin(product);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        ptx::wgmma_rs<kTileTokens>(to, a[i / kParts % 2][step],
-                                   p + i % kParts * kProductRows * kTileTokens / 16 + step * 2, step > 0);
+        ptx::wgmma_rs<kTileTokens>(
+            product, f[step], p + step / kTileSteps * kCtaRows * kTileTokens / 16 + step % kTileSteps * 2,
+            step > 0);
       }
       ptx::wgmma_commit();
     };
+    const auto add = [&](int block, float(&product)[kCtaRows / 2]) {
+#pragma unroll
+      for (int i = 0; i < kCtaRows / 2; ++i) acc[block][i] += product[i];
+    };
     load(0);
-    ptx::pin(sums);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) ptx::wgmma_rs<kTileTokens>(sums, kOnes, own + step * 2, step > 0);
-    ptx::wgmma_commit();
+    add_sums(p + group * kCtaRows * kTileTokens / 16);
     transpose(0);
-    issue(product[0], 0);
-    if (kBlocks > 1) load(1);
-    ptx::wgmma_wait<1>();
-    ptx::pin(sums);
-    add_sums(sums);
 #pragma unroll
-    for (int i = 0; i < kProducts; ++i) {
-      if (i + 1 < kProducts) {
-        if ((i + 1) % kParts == 0) transpose((i + 1) / kParts);
-        issue(product[(i + 1) % 2], i + 1);
-        if ((i + 1) % kParts == 0 && (i + 1) / kParts + 1 < kBlocks) load((i + 1) / kParts + 1);
-        ptx::wgmma_wait<1>();
+    for (int block = 0; block < kBlocks; ++block) {
+      if constexpr (kProducts == 2) {
+        if (block % 2 == 0) {
+          issue(s, a[0]);
+        } else {
+          issue(other, a[kProducts - 1]);
+        }
+        if (block + 1 < kBlocks) load(block + 1);
+        if (block > 0) {
+          ptx::wgmma_wait<1>();
+          if (block % 2 == 0) {
+            ptx::pin(other);
+          } else {
+            ptx::pin(s);
+          }
+        }
+        if (block + 1 < kBlocks) transpose(block + 1);
+        if (block > 0) {
+          if (block % 2 == 0) {
+            add(block - 1, other);
+          } else {
+            add(block - 1, s);
+          }
+        }
       } else {
+        issue(s, a[0]);
+        if (block + 1 < kBlocks) load(block + 1);
         ptx::wgmma_wait<0>();
+        ptx::pin(s);
+        if (block + 1 < kBlocks) transpose(block + 1);
+        add(block, s);
       }
-      ptx::pin(product[i % 2]);
-#pragma unroll
-      for (int k = 0; k < kProductRows / 2; ++k) {
-        acc[i / kParts][i % kParts * kProductRows / 2 + k] += product[i % 2][k];
-      }
+    }
+    if constexpr (kProducts == 2) {
+      ptx::wgmma_wait<0>();
+      ptx::pin(other);
+      add(kBlocks - 1, other);
     }
   }
 
-  // A product with ones has the sums in every row.
-  __device__ __forceinline__ void add_sums(const float (&sums)[kScoreRows / 2]) {
-    const int kept = lane / 4 % kScoreGroups;
-    float2 sum{sums[0], sums[1]};
+  // The sums of P as quantised normalise the output, so that the scale and part of the rounding cancel. The
+  // tensor core adds them up: a product with ones has them in every row. Of this group's tile.
+  __device__ __forceinline__ void add_sums(uint32_t p) {
+    constexpr uint32_t kOnes[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
+    ptx::pin(s);
+    ptx::wgmma_fence();
+    ptx::wgmma_rs<kTileTokens>(s, kOnes, p, 0);
+    ptx::wgmma_rs<kTileTokens>(s, kOnes, p + 2, 1);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+    ptx::pin(s);
+    const int mine = lane / 4 % kGroups;
+    float2 sum{s[0], s[1]};
 #pragma unroll
-    for (int j = 1; j < kScoreGroups; ++j) {
-      if (kept == j) sum = float2{sums[4 * j], sums[4 * j + 1]};
+    for (int j = 1; j < kGroups; ++j) {
+      if (mine == j) sum = float2{s[4 * j], s[4 * j + 1]};
     }
     sum_quantised[0] += sum.x;
     sum_quantised[1] += sum.y;
@@ -590,54 +593,44 @@ struct MathWarp {
 #pragma unroll
       for (int i = 0; i < kLeft; ++i) sum_exact[i] = 0.f;
       sum_quantised[0] = sum_quantised[1] = 0.f;
+      needs_reference = true;
       sync();
       if (item.tiles > 0) load_q();
       sync();
       MLA_MARK(22);
 
-      const int count = __shfl_sync(0xffffffff, item.last_tile - item.first_tile, 0);
-      if (count > 0) {
-        wait_tile(0);
-        begin_scores(s, stage_of(0));
-        ptx::wgmma_wait<0>();
-        ptx::pin(s);
-      }
-      for (int tile = 0; tile < count; ++tile) {
-        const uint32_t stage = stage_of(tile);
-        MLA_MARK(1);
-        if (tile + 1 < count) {
-          wait_tile(tile + 1);
-          MLA_MARK(2);
-          begin_scores(next, stage_of(tile + 1));
+      const int count = item.last_tile - item.first_tile;
+      for (int first = 0; first < count; first += kMathGroups) {
+        // The last pair may lack its second tile: the first stands for it, with P 0.
+        const bool whole = first + 1 < count;
+        const uint32_t stages[kMathGroups] = {stage_of(first), stage_of(whole ? first + 1 : first)};
+        const bool has_tile = group == 0 || whole;
+        const int own = has_tile ? first + group : first;
+        wait_tile(own);
+        bool more = produce(item, first, has_tile, stage_of(own), false);
+        wait_tile(group == 0 && whole ? first + 1 : first);
+        if (item.visible_first - (item.first_tile + first) * kTileTokens < kPairTokens) {
+          clean_values(item, first, stages[0]);
+          if (whole) clean_values(item, first + 1, stages[1]);
         }
-        MLA_MARK(3);
-        mask_if_needed(item, tile);
-        bool more = produce(item, tile, false);
-        MLA_MARK(6);
-        if ((item.first_tile + tile + 1) * kTileTokens > item.visible_first) clean_values(item, tile, stage);
         for (;;) {
-          multiply(stage);
+          needs_reference = any_was_far_below();
+          const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer])), 0);
+          multiply(p, stages);
           if (!more) break;
-          sync();  // the second part's scores are of a tile that others may have cleared
-          begin_scores(s, stage);
-          ptx::wgmma_wait<0>();
-          ptx::pin(s);
-          mask_if_needed(item, tile);
-          produce(item, tile, true);
+          sync();  // the second part's scores are of tiles that others may have cleared
+          produce(item, first, has_tile, stage_of(own), true);
           more = false;
         }
-        MLA_MARK(7);
-        ptx::pin(next);
-#pragma unroll
-        for (int i = 0; i < kScoreRows / 2; ++i) s[i] = next[i];
         __syncwarp();
-        release(stage);
+        release(stages[0]);
+        if (whole) release(stages[1]);
       }
       tiles_before += count;
-      MLA_MARK(23);
       finish_sums();
+      MLA_MARK(23);
       if (item.tiles == 0 || item.whole()) {
-        write_output(item);
+        write_output();
       } else {
         publish_piece<Layout>(params, *this, smem.splits, smem.queue.line, item,
                               static_cast<int>(ptx::clusterid_x()), rank);
@@ -658,15 +651,19 @@ struct MathWarp {
 
   // The totals of every row, in smem.totals.
   __device__ __forceinline__ void finish_sums() {
-    store_reduced(sum_exact);
-    if (warp == 0 && lane / 4 < kScoreGroups) {  // every warp of the group has them
-      *reinterpret_cast<float2*>(&smem.quantised_sum[first_row() + 8 * (lane / 4) + 2 * quad]) =
+    store_reduced(smem.by_warp[group * kGroupWarps + warp], sum_exact);
+    if (warp == 0 && lane / 4 < kGroups) {  // every warp of the group has them
+      *reinterpret_cast<float2*>(&smem.quantised_sum[group][8 * (lane / 4) + 2 * quad]) =
           float2{sum_quantised[0], sum_quantised[1]};
     }
     sync();
     if (const int n = thread(); n < kCtaRows) {
-      const float exact = over_warps(n, [](float a, float b) { return a + b; });
-      smem.totals[n] = RowTotal{smem.rows[n].reference, smem.quantised_sum[n], exact, 0.f};
+      RowTotal total{smem.rows[n].reference, 0.f, 0.f, 0.f};
+#pragma unroll
+      for (int g = 0; g < kMathGroups; ++g) total.quantised_sum += smem.quantised_sum[g][n];
+#pragma unroll
+      for (int w = 0; w < kMathWarps; ++w) total.exact_sum += smem.by_warp[w][n];
+      smem.totals[n] = total;
     }
   }
 
@@ -682,7 +679,7 @@ struct MathWarp {
     return empty ? 0.f : __fdividef(load_kv_scale(params), total.quantised_sum);
   }
 
-  __device__ __forceinline__ void write_output(const Item& item) {
+  __device__ __forceinline__ void write_output() {
     const int n = thread();
     if (n < kCtaRows) smem.scale[n] = finish_row(n, smem.totals[n], true);  // written by the same thread
     sync();

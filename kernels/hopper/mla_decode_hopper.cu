@@ -73,10 +73,6 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
   const int rank = kClusterSize > 1 ? ptx::cluster_ctarank() : 0;
-#ifdef TRACE
-  if (threadIdx.x < 12) trace_n[threadIdx.x] = 0;
-  __syncthreads();
-#endif
 
   if (warp == kLoaderWarp && lane == 0) {
     ptx::prefetch_tensor_map(&params.k_map);

@@ -7,14 +7,15 @@
 namespace mla::hopper {
 
 inline constexpr int kTileTokens = 64;
+inline constexpr int kPairTiles = 2;  // that have their references in common
 
 // P is scaled so that the row's reference becomes the largest e4m3 value. A new reference lies kMargin
-// above the maximum of its tile, so that it lasts; it is kept while the maxima are not above it and some P
-// of the two tiles before is at least kHigh.
+// above the maximum of its pair of tiles, so that it lasts; it is kept while the maxima are not above it and
+// some P of the pair before is at least kHigh.
 inline constexpr float kLog2PMax = 8.807354922057604f;  // log2(448)
 inline constexpr float kMargin = 3.f;
 inline constexpr float kHigh = 0.5f;
-// A tile may be ruled by a single token if its maximum is so far above those before.
+// A pair may be ruled by a single token if its maximum is so far above those before.
 inline constexpr float kFall = 4.f;
 // There, tokens further below the maximum than this are multiplied by themselves: P of those down to
 // it are normal numbers of e4m3, 2^-6 or more.

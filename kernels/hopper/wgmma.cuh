@@ -42,27 +42,6 @@ __device__ __forceinline__ void pin(float (&r)[kCount]) {
 
 // Operands a and b in shared memory (ss); a in registers (rs).
 template <int kRowBytes>
-__device__ __forceinline__ void wgmma_ss(float (&d)[4], uint32_t a, uint32_t b, uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, {%4, %6};\nmov.b64 b, {%5, %6};\n"
-      "setp.ne.u32 p, %7, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, a, b, p, 1, 1;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a), "r"(b), "n"(wgmma_layout<kRowBytes>()), "r"(accumulate));
-}
-
-template <int kRowBytes>
-__device__ __forceinline__ void wgmma_rs(float (&d)[4], const uint32_t (&a)[4], uint32_t b,
-                                         uint32_t accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 b;\nmov.b64 b, {%8, %9};\nsetp.ne.u32 p, %10, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, b, p, 1, "
-      "1;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(wgmma_layout<kRowBytes>()), "r"(accumulate));
-}
-
-template <int kRowBytes>
 __device__ __forceinline__ void wgmma_ss(float (&d)[8], uint32_t a, uint32_t b, uint32_t accumulate) {
   asm volatile(
       "{\n.reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, {%8, %10};\nmov.b64 b, {%9, %10};\n"
@@ -105,6 +84,38 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[16], const uint32_t (&a)[4],
       "%11, %12, %13, %14, %15}, {%16, %17, %18, %19}, b, p, 1, 1;\n}\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
         "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(wgmma_layout<kRowBytes>()), "r"(accumulate));
+}
+
+template <int kRowBytes>
+__device__ __forceinline__ void wgmma_ss(float (&d)[32], uint32_t a, uint32_t b, uint32_t accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, {%32, %34};\nmov.b64 b, {%33, %34};\n"
+      "setp.ne.u32 p, %35, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "
+      "%11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
+      "%31}, a, b, p, 1, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31])
+      : "r"(a), "r"(b), "n"(wgmma_layout<kRowBytes>()), "r"(accumulate));
+}
+
+template <int kRowBytes>
+__device__ __forceinline__ void wgmma_rs(float (&d)[32], const uint32_t (&a)[4], uint32_t b,
+                                         uint32_t accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 b;\nmov.b64 b, {%36, %37};\nsetp.ne.u32 p, %38, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, "
+      "%11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, "
+      "%31}, {%32, %33, %34, %35}, b, p, 1, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(wgmma_layout<kRowBytes>()), "r"(accumulate));
 }
 

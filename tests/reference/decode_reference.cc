@@ -166,25 +166,59 @@ void apply_model_tile(std::vector<double>& scores, int rows, int padded_rows, in
   if (any) apply_scores(second_part, rows, padded_rows, tokens, values, true, p, factor, partial);
 }
 
+// A pair of tiles of the Hopper family, whose references hold for both.
+struct HopperPair {
+  static constexpr int kTokens = hopper::kPairTiles * kTile;
+  std::vector<HopperRow> states;
+  std::vector<double> scores;  // [rows, kTokens]
+  std::vector<double> values;  // [kTokens, kDepthV]
+  std::vector<double> p;       // [rows, kTokens]
+  int tokens = 0;
+
+  explicit HopperPair(int rows)
+      : states(rows),
+        scores(static_cast<size_t>(rows) * kTokens),
+        values(static_cast<size_t>(kTokens) * kDepthV),
+        p(static_cast<size_t>(rows) * kTokens) {}
+
+  // All tiles of the pair but the last have kTile tokens.
+  void add(const std::vector<double>& tile_scores, const std::vector<double>& tile_values, int tile_tokens) {
+    for (size_t row = 0; row < states.size(); ++row) {
+      std::copy_n(tile_scores.data() + row * kTile, tile_tokens, scores.data() + row * kTokens + tokens);
+    }
+    std::copy_n(tile_values.data(), tile_tokens * kDepthV, values.data() + tokens * kDepthV);
+    tokens += tile_tokens;
+  }
+};
+
 // The same for the Hopper family. The partial result is relative to the highest reference so far.
-void apply_hopper_tile(const std::vector<double>& scores, int rows, int padded_rows, int tokens,
-                       const double* values, std::vector<HopperRow>& states, std::vector<double>& p,
-                       std::vector<double>& factor, Partial& partial) {
-  for (int row = 0; row < rows; ++row) {
-    double* prob = p.data() + row * kTile;
-    const double level = quantise_hopper_tile(scores.data() + row * kTile, tokens, states[row], prob);
+void apply_hopper_pair(HopperPair& pair, int padded_rows, std::vector<double>& p, std::vector<double>& factor,
+                       Partial& partial) {
+  for (size_t row = 0; row < pair.states.size(); ++row) {
+    double* prob = pair.p.data() + row * pair.kTokens;
+    const double level =
+        quantise_hopper_pair(pair.scores.data() + row * pair.kTokens, pair.tokens, pair.states[row], prob);
     const double before = partial.reference[row].value, now = std::max(before, level);
     factor[row] = before == kNegInf ? 1.0 : std::exp2(before - now);
     const double weight = level == kNegInf ? 1.0 : std::exp2(level - now);
     double sum = 0.0;
-    for (int token = 0; token < tokens; ++token) {
+    for (int token = 0; token < pair.tokens; ++token) {
       prob[token] *= weight;
       sum += prob[token];
     }
     partial.sum[row] = partial.sum[row] * factor[row] + sum;
     partial.reference[row].value = now;
   }
-  tile_math().accumulate(p.data(), padded_rows, values, tokens, kDepthV, factor.data(), partial.acc.data());
+  for (int first = 0; first < pair.tokens; first += kTile) {
+    const int tokens = std::min(kTile, pair.tokens - first);
+    for (size_t row = 0; row < pair.states.size(); ++row) {
+      std::copy_n(pair.p.data() + row * pair.kTokens + first, tokens, p.data() + row * kTile);
+      if (first > 0) factor[row] = 1.0;
+    }
+    tile_math().accumulate(p.data(), padded_rows, pair.values.data() + static_cast<size_t>(first) * kDepthV,
+                           tokens, kDepthV, factor.data(), partial.acc.data());
+  }
+  pair.tokens = 0;
 }
 
 // log2(2^a + 2^b); NaN if one is.
@@ -221,7 +255,7 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
   if (options.exact) task.exact = std::make_unique<Partial>(padded_rows);
   if (model) task.model = std::make_unique<Partial>(padded_rows);
 
-  std::vector<HopperRow> hopper_rows(rows);
+  HopperPair pair(rows);
 
   const int last_tile = static_cast<int>(std::min<int64_t>(task.last_tile, (visible + kTile - 1) / kTile));
   for (int tile = task.first_tile; tile < last_tile; ++tile) {
@@ -264,7 +298,10 @@ void run_task(const DecodeProblem& problem, const ReferenceOptions& options, con
       }
     }
     if (task.model && options.quantisation == Quantisation::kHopper) {
-      apply_hopper_tile(scores, rows, padded_rows, tokens, values.data(), hopper_rows, p, factor, *task.model);
+      pair.add(scores, values, tokens);
+      if ((tile - task.first_tile) % hopper::kPairTiles == hopper::kPairTiles - 1 || tile + 1 == last_tile) {
+        apply_hopper_pair(pair, padded_rows, p, factor, *task.model);
+      }
     } else if (task.model) {
       apply_model_tile(scores, rows, padded_rows, tokens, values.data(), p, factor, *task.model);
     }

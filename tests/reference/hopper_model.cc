@@ -35,17 +35,16 @@ void choose_reference(double most, HopperRow& row) {
 
 }  // namespace
 
-double quantise_hopper_tile(const double* scores, int tokens, HopperRow& row, double* p) {
+double quantise_hopper_pair(const double* scores, int tokens, HopperRow& row, double* p) {
   const double most = maximum(scores, tokens, std::numeric_limits<double>::infinity());
   double threshold = kNegInf;
-  // The first tile of the piece has nothing before it that was high.
-  if ((most > row.reference || !(row.high || row.high_before)) && most > kNegInf) {
+  // The first pair of the piece has nothing before it that was high.
+  if ((most > row.reference || !row.high) && most > kNegInf) {
     if (most > row.highest + double{hopper::kFall}) threshold = most - double{hopper::kSpread};
     row.highest = std::max(row.highest, most);
     choose_reference(most, row);
   }
   const double first = row.reference;
-  row.high_before = row.high;
   row.high = false;
   for (int i = 0; i < tokens; ++i) {
     p[i] = scores[i] < threshold ? 0.0 : quantised(scores[i], first);
