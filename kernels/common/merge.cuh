@@ -64,10 +64,7 @@ struct SplitList {
   int32_t candidates;  // workers from the first to the last; splits where each has a piece
   int32_t unused;
   uint32_t has_piece[kMaxWorkers / 32];
-  union {  // not written with the list: warps that are behind may still read it
-    int32_t last_arriver;
-    int32_t slice;  // to be merged; -1: none
-  };
+  int32_t last_arriver;  // not written with the list: warps that are behind may still read it
 
   // Executed by one warp.
   __device__ __forceinline__ void fill(const DecodeParams& params, const Line& line, const Item& item,
@@ -231,54 +228,91 @@ struct SliceCounter {
 // begun finds the item complete, or leaves it to a later one.
 inline constexpr int kMergePolls = 64;
 
-// Publishes this worker's piece of a split item: all pieces first, then all merges (merge_together).
+// The splits of an item, in the order of its tiles.
+template <int kMaxWorkers>
+struct SplitSlots {
+  int32_t splits;
+  int32_t own;    // number of this worker's
+  int32_t slice;  // to be merged; -1: none
+  int32_t unused;
+  uint16_t slot[kMaxWorkers];
+
+  // Executed by one warp.
+  __device__ __forceinline__ void fill(const DecodeParams& params, const Line& line, const Item& item,
+                                       int worker, int lane) {
+    const int first = worker_of(item.item_begin, line.length, line.workers);
+    const int last = worker_of(item.item_begin + item.tiles - 1, line.length, line.workers);
+    const int granularity = split_granularity(item.tiles, params.max_splits);
+    int count = 0;
+#pragma unroll 1
+    for (int base = first; base <= last; base += 32) {
+      const int c = base + lane;
+      bool piece = c <= last;
+      if (piece) {
+        const int begin = share_begin(c, line.length, line.workers) - item.item_begin;
+        const int end = share_begin(c + 1, line.length, line.workers) - item.item_begin;
+        piece = cut_tile(begin, item.tiles, granularity) < cut_tile(end, item.tiles, granularity);
+      }
+      const uint32_t ballot = __ballot_sync(0xffffffff, piece);
+      const int number = count + __popc(ballot & ((1u << lane) - 1));
+      if (piece) {
+        slot[number] = static_cast<uint16_t>(partial_slot(c, number == 0));  // only the first starts the item
+        if (c == worker) own = number;
+      }
+      count += __popc(ballot);
+    }
+    if (lane == 0) splits = count;
+  }
+};
+
+// Publishes this worker's piece of a split item: all pieces first, then all merges (merge_together). `slots`
+// are filled with the item's. Returns the pieces that have arrived, in thread 0: all, if this one was the
+// last.
 //
 // Called by all math threads of a value part, which have between them thread(), sync(),
 //   worker.store_partial(slot)   writes accumulators and row states to a slot of Layout
 template <class Layout, class Worker>
-__device__ __forceinline__ void publish_piece(const DecodeParams& params, Worker& worker,
-                                              SplitList<Layout::kMaxWorkers>& list, const Line& line,
-                                              const Item& item, int worker_id, int part) {
-  if (worker.thread() < 32) list.fill(params, line, item, worker.thread());
+__device__ __forceinline__ uint32_t publish_piece(const DecodeParams& params, Worker& worker,
+                                                  SplitSlots<Layout::kMaxWorkers>& slots, const Line& line,
+                                                  const Item& item, int worker_id, int part) {
+  if (worker.thread() < 32) slots.fill(params, line, item, worker_id, worker.thread());
   worker.sync();
-  worker.store_partial(list.slot(list.split_of(worker_id)));
+  worker.store_partial(slots.slot[slots.own]);
   worker.sync();
-  if (worker.thread() == 0) ptx::arrive_gpu_only(Layout::counter(params, 0, list.slot(0), part));
+  return worker.thread() == 0 ? ptx::arrive_gpu(Layout::counter(params, 0, slots.slot[0], part)) + 1 : 0;
 }
 
 // Merges an item of which this worker has published a piece, results included: in slices, with the other
-// workers of the item that wait for it. Each slice is summed in the same order whoever takes it.
+// workers of the item that wait for it. Each slice is summed in the same order whoever takes it. `arrived`
+// pieces were there when thread 0 last looked.
 //
-//   worker.merge_slice(list, slice, slices)   merges a slice and writes its results
+//   worker.merge_slice(slots, slice, slices)   merges a slice and writes its results
 template <class Layout, class Worker>
 __device__ __forceinline__ void merge_together(const DecodeParams& params, Worker& worker,
-                                               SplitList<Layout::kMaxWorkers>& list, const Line& line,
-                                               const Item& item, int part, int most_slices) {
-  if (worker.thread() < 32) list.fill(params, line, item, worker.thread());
-  worker.sync();
-  const int slices = merge_slices(list.splits, most_slices);
-  const int first = list.slot(0);
-  const SliceCounter counter{Layout::counter(params, 0, first, part), Layout::counter(params, 1, first, part),
-                             static_cast<uint32_t>(list.splits), static_cast<uint32_t>(slices)};
+                                               SplitSlots<Layout::kMaxWorkers>& slots, uint32_t arrived,
+                                               int part, int most_slices) {
+  const int slices = merge_slices(slots.splits, most_slices);
+  const SliceCounter counter{Layout::counter(params, 0, slots.slot[0], part),
+                             Layout::counter(params, 1, slots.slot[0], part),
+                             static_cast<uint32_t>(slots.splits), static_cast<uint32_t>(slices)};
   if (worker.thread() == 0) {
-    int polls = 0;
-    uint32_t arrived;
-    do {
+    for (int i = 0; arrived < counter.splits && i < kMergePolls; ++i) {
       arrived = ptx::load_gpu(counter.arrived);
-    } while (arrived < counter.splits && ++polls < kMergePolls);
+    }
     int slice = -1;
     if (arrived < counter.splits) {
       counter.leave();
     } else {
       slice = counter.take();
     }
-    list.slice = slice;
+    slots.slice = slice;
   }
   worker.sync();
-  for (int slice; slice = list.slice, slice >= 0;) {
-    worker.merge_slice(list, slice, slices);
-    worker.sync();  // all have read list.slice
-    if (worker.thread() == 0) list.slice = counter.take();
+#pragma unroll 1
+  for (int slice; slice = slots.slice, slice >= 0;) {
+    worker.merge_slice(slots, slice, slices);
+    worker.sync();  // all have read slots.slice
+    if (worker.thread() == 0) slots.slice = counter.take();
     worker.sync();
   }
 }

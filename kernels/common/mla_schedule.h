@@ -177,7 +177,7 @@ MLA_HD constexpr int32_t split_granularity(int32_t tiles, int32_t max_splits) {
 MLA_HD constexpr int32_t cut_tile(int32_t units, int32_t tiles, int32_t granularity) {
   if (units <= 0) return 0;
   if (units >= tiles) return tiles;
-  return units / granularity * granularity;
+  return granularity == 1 ? units : units / granularity * granularity;
 }
 
 // The workspace slot of worker c for an item that it shares: the item it starts in the middle of, or

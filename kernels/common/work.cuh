@@ -86,6 +86,27 @@ __device__ __forceinline__ Request load_request(const DecodeParams& params, int 
   return ragged_request(params, b, seq_len, offsets[0], offsets[1]);
 }
 
+// Do all row tiles of a request see the same tokens? So it is without several query tokens or causality.
+__device__ __forceinline__ bool alike(const DecodeParams& params, const Request& request) {
+  return request.count <= 1 || params.causal == 0;
+}
+
+// Units of an item of such a request.
+__device__ __forceinline__ int units_of_alike(const ScheduleRule& rule, const DecodeParams& params,
+                                              const Request& request, int32_t capacity) {
+  return item_units(rule, item_tiles(rule, visible_tokens(params, request, 0), capacity));
+}
+
+// request_units, without the divisions that only several query tokens need: what a launch computes before
+// its first copy is part of its latency.
+__device__ __forceinline__ int units_of(const ScheduleRule& rule, const DecodeParams& params,
+                                        const Request& request, int32_t capacity) {
+  if (alike(params, request)) {
+    return row_tiles(rule, request.count, params.heads) * units_of_alike(rule, params, request, capacity);
+  }
+  return request_units(rule, params, request, capacity);
+}
+
 // Where a worker begins and ends.
 struct Share {
   int32_t request;  // first item: request, row tile, and its place on the line
@@ -107,7 +128,7 @@ __device__ __forceinline__ Share find_share(const ScheduleRule& rule, const Deco
   int units = 0, least = 0x7fffffff, most = 0;
 #pragma unroll 1
   for (int b = first; b < last; ++b) {
-    const int next = request_units(rule, params, load_request(params, b), capacity);
+    const int next = units_of(rule, params, load_request(params, b), capacity);
     units += next;
     least = min(least, next);
     most = max(most, next);
@@ -115,9 +136,12 @@ __device__ __forceinline__ Share find_share(const ScheduleRule& rule, const Deco
   // All requests alike, and so all items?
   least = __reduce_min_sync(0xffffffff, least);
   most = __reduce_max_sync(0xffffffff, most);
-  const int each = least == most && params.q_offsets == 0
-                       ? units_of_each(rule, params, load_request(params, 0), least, capacity)
-                       : 0;
+  int each = 0;
+  if (least == most && params.q_offsets == 0) {
+    const Request request = load_request(params, 0);
+    each = alike(params, request) ? units_of_alike(rule, params, request, capacity)
+                                  : units_of_each(rule, params, request, least, capacity);
+  }
   int inclusive = units;
   for (int d = 1; d < 32; d *= 2) {
     const int other = __shfl_up_sync(0xffffffff, inclusive, d);
@@ -136,13 +160,21 @@ __device__ __forceinline__ Share find_share(const ScheduleRule& rule, const Deco
   if (mine) {
     int item_begin = before;
     int b = first;
+    Request request;
+#pragma unroll 1
     for (;; ++b) {
-      const int next = item_begin + request_units(rule, params, load_request(params, b), capacity);
+      request = load_request(params, b);
+      const int next = item_begin + units_of(rule, params, request, capacity);
       if (next > share.begin) break;
       item_begin = next;
     }
-    const Request request = load_request(params, b);
     int tile = 0;
+    if (alike(params, request)) {
+      const int32_t each = units_of_alike(rule, params, request, capacity);
+      tile = (share.begin - item_begin) / each;
+      item_begin += tile * each;
+    }
+#pragma unroll 1
     for (;; ++tile) {
       const int32_t tiles = item_tiles(rule, item_visible(rule, params, request, tile), capacity);
       const int next = item_begin + item_units(rule, tiles);
@@ -167,9 +199,10 @@ __device__ __forceinline__ Share find_share(const ScheduleRule& rule, const Deco
 template <class Queue>
 __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeParams& params, Queue& queue,
                                          int worker, int workers, int lane) {
+  const bool ready = workspace_ready(params);
   const Share share = find_share(rule, params, worker, workers, lane);
   const int32_t capacity = table_capacity(params);
-  const int32_t max_splits = workspace_ready(params) ? params.max_splits : 1;
+  const int32_t max_splits = ready ? params.max_splits : 1;
   if (lane == 0) queue.line = share.line;
   RingCursor<Queue::kStages> cursor;
   // `fill` writes the item, in one lane; its values are worked out there, not kept in registers.
@@ -190,7 +223,9 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
     const int32_t count = row_tiles(rule, request.count, params.heads);
 #pragma unroll 1
     for (; row_tile < count && item_begin < share.end; ++row_tile) {
-      const int32_t visible = item_visible(rule, params, request, row_tile);
+      const bool same = alike(params, request);
+      const int32_t visible =
+          same ? visible_tokens(params, request, 0) : item_visible(rule, params, request, row_tile);
       const int32_t tiles = item_tiles(rule, visible, capacity);
       const int32_t granularity = split_granularity(tiles, max_splits);
       const int32_t first_tile = cut_tile(share.begin - item_begin, tiles, granularity);
@@ -202,7 +237,9 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
           item.count = static_cast<uint16_t>(request.count);
           item.seq_len = request.seq_len;
           item.first_row = static_cast<uint16_t>(row_tile * rule.rows);
-          item.visible_first = visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
+          item.visible_first =
+              same ? visible
+                   : visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
           item.visible = visible;
           item.item_begin = item_begin;
           item.first_tile = first_tile;

@@ -81,16 +81,17 @@ inline constexpr int kBlocks = kGroupColumns / 64;
 
 // Splits of an item are at most as many.
 inline constexpr int kMaxWorkers = 256;
-using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks * kCtaRows / 8>;
+// Partial accumulators are bf16, each row divided by its sum: eight a word.
+using Layout = PartialLayout<kMaxWorkers, kClusterSize, kCtaRows, kMathThreads, kBlocks / 2 * kCtaRows / 8>;
 using Queue = ItemQueue<4, kMathWarps + 1>;
 
 enum Barrier : uint32_t { kBarrierMath = 1 };  // named barriers; 0 is __syncthreads
 
-// A merged item goes in slices of equal parts of the accumulators: groups of eight rows, then blocks, then
-// threads (MathWarp::store_partial).
+// A merged item goes in slices of equal parts of the accumulators: groups of eight rows, then pairs of blocks,
+// then threads (MathWarp::store_partial).
 inline constexpr int kRowGroups = kCtaRows / 8;
-inline constexpr int kGroupWords = kBlocks * kMathThreads;  // float4 of eight rows
-inline constexpr int kMostSlices = 128;
+inline constexpr int kGroupWords = kBlocks / 2 * kMathThreads;  // of eight rows
+inline constexpr int kMostSlices = 64;
 // Weights of a slice: more splits than rows of a group mean slices of one group.
 inline constexpr int kMergeWeights = 8 * kMaxWorkers;
 static_assert(kRowGroups * kGroupWords / kMostSlices <= kMathThreads, "the smallest slice");
@@ -129,19 +130,18 @@ struct Smem {
   alignas(16) uint32_t high[2][4][kMathWarps];  // of two pairs, by quad and warp: rows 8 j + 2 quad + e (bit
                                                 // j + 16 e) near their reference
 
-  // Of a merge: weights by split and row of the slice; sums of parts of the splits, where P is.
-  float merge_weights[kMergeWeights];
-  __device__ __forceinline__ float4* merge_sums() { return reinterpret_cast<float4*>(p); }
+  // Of a merge: weights by split and row of the slice. (Sums of parts of the splits lie where Q was.)
+  alignas(16) float merge_weights[kMergeWeights];
 
   uint64_t full[kStages];
   uint64_t empty[kStages];
   uint32_t bad_chunks[kStages];  // of a tile: its pages outside the pool
   Queue queue;
   Item pieces[2];  // of items that this CTA shares with others, to be merged in the end
-  SplitList<kMaxWorkers> splits;
+  SplitSlots<kMaxWorkers> splits;
 };
 
-static_assert(sizeof(Smem::p) >= kMathThreads * sizeof(float4), "merge_sums");
+static_assert(sizeof(Smem::q) >= kMathThreads * 32, "sums of a merge");
 
 inline constexpr int kDynamicSmem = sizeof(Smem);
 static_assert(kDynamicSmem <= 232448, "shared memory of sm_90");

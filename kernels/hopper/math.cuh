@@ -44,6 +44,24 @@ __device__ __forceinline__ void reduce_columns(float (&v)[kCount], int lane, con
   }
 }
 
+// The results of a word: two columns of two rows, of two blocks.
+struct WordSums {
+  float4 first, second;  // as acc: {even row, odd row, even row's next column, odd row's next column}
+
+  __device__ __forceinline__ void add(const uint4& f, float even, float odd) {
+    const auto low = [](uint32_t x) { return __uint_as_float(x << 16); };
+    const auto high = [](uint32_t x) { return __uint_as_float(x & 0xffff0000); };
+    first.x = fmaf(low(f.x), even, first.x);
+    first.z = fmaf(high(f.x), even, first.z);
+    first.y = fmaf(low(f.y), odd, first.y);
+    first.w = fmaf(high(f.y), odd, first.w);
+    second.x = fmaf(low(f.z), even, second.x);
+    second.z = fmaf(high(f.z), even, second.z);
+    second.y = fmaf(low(f.w), odd, second.y);
+    second.w = fmaf(high(f.w), odd, second.w);
+  }
+};
+
 struct MathWarp {
   static constexpr int kGroups = kCtaRows / 8;                    // of eight rows, a fragment each
   static constexpr int kColumns = 2 * kGroups;                    // rows of Q that this thread has scores of
@@ -118,11 +136,22 @@ struct MathWarp {
 
   __device__ __forceinline__ void load_q() {
     constexpr int kChunks = kHeadDimK / 16;
-    for (int i = thread(); i < kCtaRows * kChunks; i += kMathThreads) {
+    constexpr int kMost = (kCtaRows * kChunks + kMathThreads - 1) / kMathThreads;  // a thread
+    const int n = ptx::thread_id();
+    uint4 chunks[kMost];  // all loads at once: what counts is the latency
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      const int i = n + k * kMathThreads;
+      chunks[k] = uint4{0, 0, 0, 0};
+      const int64_t offset = i < kCtaRows * kChunks ? smem.q_offset[i / kChunks] : -1;
+      if (offset >= 0) chunks[k] = *reinterpret_cast<const uint4*>(params.q + offset + i % kChunks * 16);
+    }
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      const int i = n + k * kMathThreads;
+      if (i >= kCtaRows * kChunks) break;
       const int row = i / kChunks, chunk = i % kChunks;
-      const int64_t offset = smem.q_offset[row];
-      uint4 v{0, 0, 0, 0};
-      if (offset >= 0) v = *reinterpret_cast<const uint4*>(params.q + offset + chunk * 16);
+      uint4 v = chunks[k];
       v = uint4{v.x ^ q_sign, v.y ^ q_sign, v.z ^ q_sign, v.w ^ q_sign};
       uint8_t* dst = chunk < kPanels * 8
                          ? smem.q.latent[chunk / 8] + row * kPanel + (((chunk % 8) ^ (row & 7)) << 4)
@@ -583,6 +612,7 @@ struct MathWarp {
 
   __device__ __forceinline__ void run() {
     int pieces = 0;
+    uint32_t arrived = 0;  // of the last piece, in thread 0
     MLA_MARK(20);
     for (ItemReader items(smem.queue, lane); items.next();) {
       const Item& item = items.item();
@@ -632,18 +662,27 @@ struct MathWarp {
       if (item.tiles == 0 || item.whole()) {
         write_output();
       } else {
-        publish_piece<Layout>(params, *this, smem.splits, smem.queue.line, item,
-                              static_cast<int>(ptx::clusterid_x()), rank);
+        arrived = publish_piece<Layout>(params, *this, smem.splits, smem.queue.line, item,
+                                        static_cast<int>(ptx::clusterid_x()), rank);
         if (thread() == 0) smem.pieces[pieces] = item;
         ++pieces;
         MLA_MARK(24);
       }
     }
-    for (int i = 0; i < pieces; ++i) {
-      sync();
-      const Item& item = smem.pieces[i];
-      prepare_rows(item);
-      merge_together<Layout>(params, *this, smem.splits, smem.queue.line, item, rank, kMostSlices);
+    // The last piece first: all that it takes is still there.
+#pragma unroll 1
+    for (int i = pieces - 1; i >= 0; --i) {
+      if (i < pieces - 1) {
+        sync();
+        const Item& item = smem.pieces[i];
+        prepare_rows(item);
+        if (thread() < 32) {
+          smem.splits.fill(params, smem.queue.line, item, static_cast<int>(ptx::clusterid_x()), thread());
+        }
+        sync();
+        arrived = 0;
+      }
+      merge_together<Layout>(params, *this, smem.splits, arrived, rank, kMostSlices);
       MLA_MARK(28);
     }
     MLA_MARK(29);
@@ -704,24 +743,32 @@ struct MathWarp {
 
   // ---- split items (merge_together) --------------------------------------------------------------
 
-  // Word (j * kBlocks + block) * kMathThreads + thread has the accumulators of rows 8 j ... 8 j + 7 of a
-  // block of columns; so a slice is a range of words.
-  __device__ __forceinline__ void store_partial(int slot) const {
+  // Word (j * kBlocks / 2 + block / 2) * kMathThreads + thread has the accumulators of rows 8 j ... 8 j + 7 of
+  // two blocks of columns, divided by the sums of the rows, as bf16; so a slice is a range of words.
+  __device__ __forceinline__ void store_partial(int slot) {
     const int n = ptx::thread_id();
-    float4* dst = Layout::acc(params, slot, rank) + n;
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        const auto& a = acc[block];
-        dst[(j * kBlocks + block) * kMathThreads] =
-            float4{a[4 * j], a[4 * j + 1], a[4 * j + 2], a[4 * j + 3]};
-      }
-    }
     if (n < kCtaRows) {
       const RowTotal total = smem.totals[n];
       Layout::row_state(params, slot, rank)[n] =
           float4{total.reference, total.quantised_sum, total.exact_sum, 0.f};
+      smem.scale[n] = total.quantised_sum == 0.f ? 0.f : __frcp_rn(total.quantised_sum);
+    }
+    sync();
+    uint4* dst = reinterpret_cast<uint4*>(Layout::acc(params, slot, rank)) + n;
+#pragma unroll
+    for (int j = 0; j < kGroups; ++j) {
+      const float2 scales = *reinterpret_cast<const float2*>(&smem.scale[8 * j + 2 * quad]);
+#pragma unroll
+      for (int pair = 0; pair < kBlocks / 2; ++pair) {
+        const auto two = [&](const float(&a)[kCtaRows / 2], int i) {
+          return ptx::cvt_bf16x2(a[4 * j + i] * (i % 2 == 0 ? scales.x : scales.y),
+                                a[4 * j + i + 2] * (i % 2 == 0 ? scales.x : scales.y));
+        };
+        // Two columns of the even and of the odd row, of the first and the second block.
+        const auto &first = acc[2 * pair], &second = acc[2 * pair + 1];
+        dst[(j * kBlocks / 2 + pair) * kMathThreads] =
+            uint4{two(first, 0), two(first, 1), two(second, 0), two(second, 1)};
+      }
     }
   }
 
@@ -732,59 +779,95 @@ struct MathWarp {
     return v;
   }
 
-  // The weights of all splits for rows [first, first + rows), by split, and the factors of the output. A warp
-  // a row. `write_lse`: this slice is the first of the rows.
+  // The weights of all splits for rows [first, first + rows), by split: their shares of the sums, times the
+  // scale of the output. A warp a row, or with few splits a thread a row. `write_lse`: this slice is the first
+  // of the rows.
   template <class List>
   __device__ __forceinline__ void weigh_splits(const List& list, int first, int rows, bool write_lse) {
+    const int splits = list.splits, n = ptx::thread_id();
+    const auto weight_of = [](float reference, float top) {
+      return top == -INFINITY ? 1.f : ptx::ex2(reference - top);
+    };
+    constexpr int kFew = 4;
+    if (splits <= kFew) {
+      if (n >= rows) return;
+      float4 state[kFew];
+#pragma unroll
+      for (int i = 0; i < kFew; ++i) {
+        state[i] = float4{-INFINITY, 0.f, 0.f, 0.f};
+        if (i < splits) state[i] = __ldcg(&Layout::row_state(params, list.slot[i], rank)[first + n]);
+      }
+      RowTotal total{-INFINITY, 0.f, 0.f, 0.f};
+#pragma unroll
+      for (int i = 0; i < kFew; ++i) total.reference = fmaxf(total.reference, state[i].x);
+#pragma unroll
+      for (int i = 0; i < kFew; ++i) {
+        const float weight = weight_of(state[i].x, total.reference);
+        state[i].y *= weight;
+        total.quantised_sum += state[i].y;
+        total.exact_sum += state[i].z * weight;
+      }
+      const float scale = finish_row(first + n, total, write_lse);
+#pragma unroll
+      for (int i = 0; i < kFew; ++i) {
+        if (i < splits) smem.merge_weights[i * rows + n] = state[i].y * scale;
+      }
+      return;
+    }
     constexpr int kSteps = kMaxWorkers / 32;
-    const int splits = list.splits, n = ptx::thread_id(), in_warp = n % 32;
+    const int in_warp = n % 32;
+#pragma unroll 1
     for (int r = n / 32; r < rows; r += kMathWarps) {
       float3 state[kSteps];
-      float top = -INFINITY;
+      RowTotal total{-INFINITY, 0.f, 0.f, 0.f};
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
         const int split = k * 32 + in_warp;
         state[k] = float3{-INFINITY, 0.f, 0.f};
         if (split < splits) {
-          const float4 f = __ldcg(&Layout::row_state(params, list.slot(split), rank)[first + r]);
+          const float4 f = __ldcg(&Layout::row_state(params, list.slot[split], rank)[first + r]);
           state[k] = float3{f.x, f.y, f.z};
         }
       }
 #pragma unroll
-      for (int k = 0; k < kSteps; ++k) top = fmaxf(top, state[k].x);
-      top = reduce_warp(top, [](float a, float b) { return fmaxf(a, b); });
-      RowTotal total{top, 0.f, 0.f, 0.f};
+      for (int k = 0; k < kSteps; ++k) total.reference = fmaxf(total.reference, state[k].x);
+      total.reference = reduce_warp(total.reference, [](float a, float b) { return fmaxf(a, b); });
 #pragma unroll
       for (int k = 0; k < kSteps; ++k) {
-        const int split = k * 32 + in_warp;
-        if (split >= splits) continue;
-        const float weight = top == -INFINITY ? 1.f : ptx::ex2(state[k].x - top);
-        total.quantised_sum += state[k].y * weight;
+        const float weight = weight_of(state[k].x, total.reference);
+        state[k].y *= weight;
+        total.quantised_sum += state[k].y;
         total.exact_sum += state[k].z * weight;
-        smem.merge_weights[split * rows + r] = weight;
       }
       const auto add = [](float a, float b) { return a + b; };
       total.quantised_sum = reduce_warp(total.quantised_sum, add);
       total.exact_sum = reduce_warp(total.exact_sum, add);
-      if (in_warp == 0) smem.scale[first + r] = finish_row(first + r, total, write_lse);
+      const float scale = finish_row(first + r, total, write_lse && in_warp == 0);
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) {
+        const int split = k * 32 + in_warp;
+        if (split < splits) smem.merge_weights[split * rows + r] = state[k].y * scale;
+      }
     }
   }
 
-  // Sums the splits from `begin` on, every `step`-th, of kWords words kMathThreads apart. Sixteen loads are
-  // under way at once: what counts is the latency.
+  // Sums the splits from `begin` on, every `step`-th, of kWords words kMathThreads apart. Eight loads are under
+  // way at once: what counts is the latency.
   template <int kWords, class List>
   __device__ __forceinline__ void sum_splits(const List& list, int first_word, int rows, int begin, int step,
-                                             float4 (&sums)[kWords]) const {
-    constexpr int kAhead = 16 / kWords;
+                                             WordSums (&sums)[kWords]) const {
+    constexpr int kAhead = 8 / kWords;
 #pragma unroll
-    for (float4& sum : sums) sum = float4{0.f, 0.f, 0.f, 0.f};
+    for (WordSums& sum : sums) sum.first = sum.second = float4{0.f, 0.f, 0.f, 0.f};
+#pragma unroll 1
     for (int base = begin; base < list.splits; base += kAhead * step) {
-      float4 f[kAhead][kWords];
+      uint4 f[kAhead][kWords];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const int split = base + i * step;
         if (split < list.splits) {
-          const float4* src = Layout::acc(params, list.slot(split), rank) + first_word;
+          const uint4* src =
+              reinterpret_cast<const uint4*>(Layout::acc(params, list.slot[split], rank)) + first_word;
 #pragma unroll
           for (int w = 0; w < kWords; ++w) f[i][w] = __ldcg(src + w * kMathThreads);
         }
@@ -796,33 +879,27 @@ struct MathWarp {
 #pragma unroll
         for (int w = 0; w < kWords; ++w) {
           const int word = first_word + w * kMathThreads;
-          const float* weights =
-              smem.merge_weights + split * rows + word / kGroupWords * 8 % rows + 2 * (word % 4);
-          float4& sum = sums[w];
-          sum.x = fmaf(f[i][w].x, weights[0], sum.x);
-          sum.y = fmaf(f[i][w].y, weights[1], sum.y);
-          sum.z = fmaf(f[i][w].z, weights[0], sum.z);
-          sum.w = fmaf(f[i][w].w, weights[1], sum.w);
+          const float2 weights = *reinterpret_cast<const float2*>(
+              smem.merge_weights + split * rows + word / kGroupWords * 8 % rows + 2 * (word % 4));
+          sums[w].add(f[i][w], weights.x, weights.y);
         }
       }
     }
   }
 
-  __device__ __forceinline__ void write_word(int word, const float4& f) const {
-    const int block = word % kGroupWords / kMathThreads, t = word % kMathThreads;
+  __device__ __forceinline__ void write_word(int word, const WordSums& sums) const {
+    const int block = word % kGroupWords / kMathThreads * 2, t = word % kMathThreads;
     const int row = word / kGroupWords * 8 + 2 * (t % 4);
     const int column =
         t / kGroupThreads * kGroupColumns + block * 64 + t % kGroupThreads / 32 * 16 + t % 32 / 4 * 2;
-    if (smem.q_offset[row] >= 0) {
-      const float scale = smem.scale[row];
-      *reinterpret_cast<uint32_t*>(params.out + smem.out_offset[row] + column * sizeof(uint16_t)) =
-          ptx::cvt_bf16x2(f.x * scale, f.z * scale);
-    }
-    if (smem.q_offset[row + 1] >= 0) {
-      const float scale = smem.scale[row + 1];
-      *reinterpret_cast<uint32_t*>(params.out + smem.out_offset[row + 1] + column * sizeof(uint16_t)) =
-          ptx::cvt_bf16x2(f.y * scale, f.w * scale);
-    }
+    const auto write = [&](int r, float a, float b, float c, float d) {
+      if (smem.q_offset[r] < 0) return;
+      auto* dst = reinterpret_cast<uint32_t*>(params.out + smem.out_offset[r] + column * sizeof(uint16_t));
+      dst[0] = ptx::cvt_bf16x2(a, b);
+      dst[64 / 2] = ptx::cvt_bf16x2(c, d);
+    };
+    write(row, sums.first.x, sums.first.z, sums.second.x, sums.second.z);
+    write(row + 1, sums.first.y, sums.first.w, sums.second.y, sums.second.w);
   }
 
   template <class List>
@@ -830,43 +907,44 @@ struct MathWarp {
     const int words = kRowGroups * kGroupWords / slices;
     const int first = slice * words;
     const int rows = max(words / kGroupWords, 1) * 8;
+    const int n = ptx::thread_id();
     MLA_MARK(25);
     weigh_splits(list, first / kGroupWords * 8, rows, first % kGroupWords == 0);
     sync();
     MLA_MARK(26);
-    const int n = ptx::thread_id();
-    if (words >= kGroupWords) {
-      static_assert(kGroupWords % (4 * kMathThreads) == 0);
+    if (words >= 4 * kMathThreads) {
+#pragma unroll 1
       for (int word = first + n; word < first + words; word += 4 * kMathThreads) {
-        float4 sums[4];
+        WordSums sums[4];
         sum_splits(list, word, rows, 0, 1, sums);
 #pragma unroll
         for (int w = 0; w < 4; ++w) write_word(word + w * kMathThreads, sums[w]);
       }
-    } else if (words >= kMathThreads) {
-      for (int word = first + n; word < first + words; word += kMathThreads) {
-        float4 sums[1];
-        sum_splits(list, word, rows, 0, 1, sums);
-        write_word(word, sums[0]);
-      }
-    } else {
-      const int parts = kMathThreads / words;
-      float4* sums = smem.merge_sums();
-      float4 own[1];
-      sum_splits(list, first + n % words, rows, n / words, parts, own);
-      sums[n] = own[0];
-      sync();
-      if (n < words) {
-        float4 sum = sums[n];
+      return;
+    }
+    const int parts = words < kMathThreads ? kMathThreads / words : 1;  // of the splits
+    const int lanes = kMathThreads / parts;
+#pragma unroll 1
+    for (int word = first + n % lanes; word < first + words; word += lanes) {
+      WordSums sums[1];
+      sum_splits(list, word, rows, n / lanes, parts, sums);
+      if (parts > 1) {
+        reinterpret_cast<WordSums*>(&smem.q)[n] = sums[0];
+        sync();
+        if (n >= lanes) break;
         for (int i = 1; i < parts; ++i) {
-          const float4 f = sums[i * words + n];
-          sum.x += f.x;
-          sum.y += f.y;
-          sum.z += f.z;
-          sum.w += f.w;
+          const WordSums other = reinterpret_cast<WordSums*>(&smem.q)[i * lanes + n];
+          sums[0].first.x += other.first.x;
+          sums[0].first.y += other.first.y;
+          sums[0].first.z += other.first.z;
+          sums[0].first.w += other.first.w;
+          sums[0].second.x += other.second.x;
+          sums[0].second.y += other.second.y;
+          sums[0].second.z += other.second.z;
+          sums[0].second.w += other.second.w;
         }
-        write_word(first + n, sum);
       }
+      write_word(word, sums[0]);
     }
   }
 };

@@ -120,11 +120,6 @@ __device__ __forceinline__ uint32_t arrive_gpu(uint32_t* counter) {
   return old;
 }
 
-// The same where the sum does not matter.
-__device__ __forceinline__ void arrive_gpu_only(uint32_t* counter) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
-
 // Reads what others add at device scope; acquires what they released.
 __device__ __forceinline__ uint32_t load_gpu(const uint32_t* counter) {
   uint32_t v;
