@@ -266,17 +266,14 @@ struct SplitSlots {
 };
 
 // Publishes this worker's piece of a split item: all pieces first, then all merges (merge_together). `slots`
-// are filled with the item's. Returns the pieces that have arrived, in thread 0: all, if this one was the
+// are the item's. Returns the pieces that have arrived, in thread 0: all, if this one was the
 // last.
 //
 // Called by all math threads of a value part, which have between them thread(), sync(),
 //   worker.store_partial(slot)   writes accumulators and row states to a slot of Layout
 template <class Layout, class Worker>
 __device__ __forceinline__ uint32_t publish_piece(const DecodeParams& params, Worker& worker,
-                                                  SplitSlots<Layout::kMaxWorkers>& slots, const Line& line,
-                                                  const Item& item, int worker_id, int part) {
-  if (worker.thread() < 32) slots.fill(params, line, item, worker_id, worker.thread());
-  worker.sync();
+                                                  const SplitSlots<Layout::kMaxWorkers>& slots, int part) {
   worker.store_partial(slots.slot[slots.own]);
   worker.sync();
   return worker.thread() == 0 ? ptx::arrive_gpu(Layout::counter(params, 0, slots.slot[0], part)) + 1 : 0;

@@ -195,18 +195,15 @@ __device__ __forceinline__ Share find_share(const ScheduleRule& rule, const Deco
   return share;
 }
 
-// Executed by the scheduler warp. An item of whose tiles this worker has none is passed over.
+// Hands items to the queue: `fill` writes one, in one lane.
 template <class Queue>
-__device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeParams& params, Queue& queue,
-                                         int worker, int workers, int lane) {
-  const bool ready = workspace_ready(params);
-  const Share share = find_share(rule, params, worker, workers, lane);
-  const int32_t capacity = table_capacity(params);
-  const int32_t max_splits = ready ? params.max_splits : 1;
-  if (lane == 0) queue.line = share.line;
+struct QueueWriter {
+  Queue& queue;
+  const int lane;
   RingCursor<Queue::kStages> cursor;
-  // `fill` writes the item, in one lane; its values are worked out there, not kept in registers.
-  const auto put = [&](const auto& fill) {
+
+  template <class Fill>
+  __device__ __forceinline__ void put(const Fill& fill) {
     ptx::mbarrier_wait(ptx::smem_addr(&queue.empty[cursor.stage]), cursor.phase ^ 1);
     if (lane == 0) {
       fill(queue.items[cursor.stage]);
@@ -214,7 +211,118 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
     }
     __syncwarp();
     cursor.advance();
-  };
+  }
+};
+
+// Do all items of a request see all of it, and have all requests as many items?
+__device__ __forceinline__ bool is_plain(const DecodeParams& params) {
+  return params.q_offsets == 0 && (params.q_len == 1 || params.causal == 0) && params.cp_size <= 1;
+}
+
+// schedule() for such launches, which most are: little code, for what runs before the first copy runs once,
+// and its instructions come from far away.
+template <class Queue, class Split>
+__device__ __forceinline__ void schedule_plain(const ScheduleRule& rule, const DecodeParams& params,
+                                               Queue& queue, int worker, int workers, int lane,
+                                               const Split& on_split) {
+  const bool ready = workspace_ready(params);
+  const int32_t* seq_lens = reinterpret_cast<const int32_t*>(params.seq_lens);
+  const int32_t capacity = table_capacity(params);
+  const int32_t items = row_tiles(rule, params.q_len, params.heads);  // of a request
+  const auto tiles_of = [&](int32_t seq_len) { return item_tiles(rule, max(seq_len, 0), capacity); };
+  const int per_lane = (params.batch + 31) / 32;
+  const int first = min(lane * per_lane, params.batch);
+  const int last = min(first + per_lane, params.batch);
+  int units = 0, least = 0x7fffffff, most = 0;  // of one item of each request
+#pragma unroll 1
+  for (int b = first; b < last; ++b) {
+    const int next = item_units(rule, tiles_of(seq_lens[b]));
+    units += next;
+    least = min(least, next);
+    most = max(most, next);
+  }
+  least = __reduce_min_sync(0xffffffff, least);
+  most = __reduce_max_sync(0xffffffff, most);
+  units *= items;
+  int inclusive = units;
+  for (int d = 1; d < 32; d *= 2) {
+    const int other = __shfl_up_sync(0xffffffff, inclusive, d);
+    if (lane >= d) inclusive += other;
+  }
+  const Line line =
+      cut_line(rule, __shfl_sync(0xffffffff, inclusive, 31), least == most ? least : 0, workers);
+  if (lane == 0) queue.line = line;
+  QueueWriter<Queue> writer{queue, lane};
+  if (worker < line.workers) {
+    const int begin = share_begin(worker, line.length, line.workers),
+              end = share_begin(worker + 1, line.length, line.workers);
+    // The lane in whose range of requests this worker begins walks on to its request.
+    int b = first, item_begin = inclusive - units, each = 0;
+    const bool mine = item_begin <= begin && begin < inclusive;
+    if (mine) {
+#pragma unroll 1
+      for (;; ++b) {
+        each = item_units(rule, tiles_of(seq_lens[b]));
+        const int next = item_begin + items * each;
+        if (next > begin) break;
+        item_begin = next;
+      }
+    }
+    const uint32_t holder = __ballot_sync(0xffffffff, mine);
+    const int source = __ffs(holder) - 1;
+    int32_t row_tile = 0;
+    if (holder != 0) {
+      b = __shfl_sync(0xffffffff, b, source);
+      item_begin = __shfl_sync(0xffffffff, item_begin, source);
+      each = __shfl_sync(0xffffffff, each, source);
+      row_tile = (begin - item_begin) / each;
+      item_begin += row_tile * each;
+    } else {  // nothing begins here: in the gap behind the last item
+      b = params.batch;
+    }
+    const int32_t max_splits = ready ? params.max_splits : 1;
+#pragma unroll 1
+    for (; b < params.batch && item_begin < end; ++b, row_tile = 0) {
+      const int32_t seq_len = seq_lens[b];
+      const int32_t tiles = tiles_of(seq_len);
+      const int32_t granularity = split_granularity(tiles, max_splits);
+#pragma unroll 1
+      for (; row_tile < items && item_begin < end; ++row_tile) {
+        const int32_t first_tile = cut_tile(begin - item_begin, tiles, granularity);
+        const int32_t last_tile = cut_tile(end - item_begin, tiles, granularity);
+        if (tiles == 0 ? item_begin >= begin : first_tile < last_tile) {
+          Item item;
+          item.request = b;
+          item.first_query = b * params.q_len;
+          item.count = static_cast<uint16_t>(params.q_len);
+          item.first_row = static_cast<uint16_t>(row_tile * rule.rows);
+          item.seq_len = seq_len;
+          item.visible_first = item.visible = max(seq_len, 0);
+          item.item_begin = item_begin;
+          item.first_tile = first_tile;
+          item.last_tile = last_tile;
+          item.tiles = tiles;
+          writer.put([&](Item& to) { to = item; });
+          if (tiles > 0 && !item.whole()) on_split(line, item);
+        }
+        item_begin += item_units(rule, tiles);
+      }
+    }
+  }
+  writer.put([](Item& item) { item.request = -1; });
+}
+
+// Executed by the scheduler warp. An item of whose tiles this worker has none is passed over. The warp calls
+// on_split(line, item) behind each item that this worker shares with others.
+template <class Queue, class Split>
+__device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeParams& params, Queue& queue,
+                                         int worker, int workers, int lane, const Split& on_split) {
+  const bool ready = workspace_ready(params);
+  const Share share = find_share(rule, params, worker, workers, lane);
+  const int32_t capacity = table_capacity(params);
+  const int32_t max_splits = ready ? params.max_splits : 1;
+  if (lane == 0) queue.line = share.line;
+  QueueWriter<Queue> writer{queue, lane};
   int32_t item_begin = share.item_begin;
   int32_t row_tile = share.row_tile;
 #pragma unroll 1
@@ -231,7 +339,8 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
       const int32_t first_tile = cut_tile(share.begin - item_begin, tiles, granularity);
       const int32_t last_tile = cut_tile(share.end - item_begin, tiles, granularity);
       if (tiles == 0 ? item_begin >= share.begin : first_tile < last_tile) {
-        put([&](Item& item) {
+        // The values are worked out in the one lane, not kept in registers.
+        writer.put([&](Item& item) {
           item.request = b;
           item.first_query = request.first_query;
           item.count = static_cast<uint16_t>(request.count);
@@ -246,11 +355,23 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
           item.last_tile = last_tile;
           item.tiles = tiles;
         });
+        if (tiles > 0 && (first_tile > 0 || last_tile < tiles)) {
+          Item item;
+          item.item_begin = item_begin;
+          item.tiles = tiles;
+          on_split(share.line, item);
+        }
       }
       item_begin += item_units(rule, tiles);
     }
   }
-  put([](Item& item) { item.request = -1; });
+  writer.put([](Item& item) { item.request = -1; });
+}
+
+template <class Queue>
+__device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeParams& params, Queue& queue,
+                                         int worker, int workers, int lane) {
+  schedule(rule, params, queue, worker, workers, lane, [](const Line&, const Item&) {});
 }
 
 // ---- rows --------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ struct alignas(16) RowState {
   float unused;
 };
 
+inline constexpr int kMostPieces = 2;  // of items that a worker starts in the middle of, or leaves unfinished
+
 struct Smem {
   Tile kv[kStages];
   Queries q;
@@ -137,8 +139,11 @@ struct Smem {
   uint64_t empty[kStages];
   uint32_t bad_chunks[kStages];  // of a tile: its pages outside the pool
   Queue queue;
-  Item pieces[2];  // of items that this CTA shares with others, to be merged in the end
-  SplitSlots<kMaxWorkers> splits;
+
+  // Items that this CTA shares with others, to be merged in the end.
+  Item pieces[kMostPieces];
+  uint64_t splits_full[kMostPieces];  // the scheduler warp has filled the splits
+  SplitSlots<kMaxWorkers> splits[kMostPieces];
 };
 
 static_assert(sizeof(Smem::q) >= kMathThreads * 32, "sums of a merge");

@@ -662,27 +662,23 @@ struct MathWarp {
       if (item.tiles == 0 || item.whole()) {
         write_output();
       } else {
-        arrived = publish_piece<Layout>(params, *this, smem.splits, smem.queue.line, item,
-                                        static_cast<int>(ptx::clusterid_x()), rank);
         if (thread() == 0) smem.pieces[pieces] = item;
+        ptx::mbarrier_wait(ptx::smem_addr(&smem.splits_full[pieces]), 0);
+        arrived = publish_piece<Layout>(params, *this, smem.splits[pieces], rank);
         ++pieces;
         MLA_MARK(24);
       }
     }
-    // The last piece first: all that it takes is still there.
+    // The last piece first: its rows are still described.
 #pragma unroll 1
     for (int i = pieces - 1; i >= 0; --i) {
       if (i < pieces - 1) {
         sync();
-        const Item& item = smem.pieces[i];
-        prepare_rows(item);
-        if (thread() < 32) {
-          smem.splits.fill(params, smem.queue.line, item, static_cast<int>(ptx::clusterid_x()), thread());
-        }
+        prepare_rows(smem.pieces[i]);
         sync();
         arrived = 0;
       }
-      merge_together<Layout>(params, *this, smem.splits, arrived, rank, kMostSlices);
+      merge_together<Layout>(params, *this, smem.splits[i], arrived, rank, kMostSlices);
       MLA_MARK(28);
     }
     MLA_MARK(29);

@@ -82,6 +82,7 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
       ptx::mbarrier_init(ptx::smem_addr(&smem.empty[i]), kMathWarps * kClusterSize);
     }
     smem.queue.init_barriers();
+    for (uint64_t& bar : smem.splits_full) ptx::mbarrier_init(ptx::smem_addr(&bar), 1);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();
@@ -97,7 +98,19 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
     if (warp == kLoaderWarp) {
       load_tiles(params, smem, rank, lane);
     } else if (warp == kSchedulerWarp) {
-      schedule(rule(), params, smem.queue, ptx::clusterid_x(), ptx::nclusterid_x(), lane);
+      const int worker = ptx::clusterid_x(), workers = ptx::nclusterid_x();
+      int pieces = 0;
+      const auto on_split = [&](const Line& line, const Item& item) {
+        smem.splits[pieces].fill(params, line, item, worker, lane);
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(ptx::smem_addr(&smem.splits_full[pieces]));
+        ++pieces;
+      };
+      if (is_plain(params)) {
+        schedule_plain(rule(), params, smem.queue, worker, workers, lane, on_split);
+      } else {
+        schedule(rule(), params, smem.queue, worker, workers, lane, on_split);
+      }
     }
   } else {
     ptx::setmaxnreg_inc<kMathRegisters>();
