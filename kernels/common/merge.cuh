@@ -226,7 +226,7 @@ struct SliceCounter {
 // Times that a worker looks whether the others have arrived, before it leaves its slices to them. Workers of
 // a launch end at about the same time. That all are resident is not needed: one that the device has not yet
 // begun finds the item complete, or leaves it to a later one.
-inline constexpr int kMergePolls = 64;
+inline constexpr int kMergePolls = 512;
 
 // The splits of an item, in the order of its tiles.
 template <int kMaxWorkers>
@@ -293,6 +293,7 @@ __device__ __forceinline__ void merge_together(const DecodeParams& params, Worke
                              Layout::counter(params, 1, slots.slot[0], part),
                              static_cast<uint32_t>(slots.splits), static_cast<uint32_t>(slices)};
   if (worker.thread() == 0) {
+#pragma unroll 1
     for (int i = 0; arrived < counter.splits && i < kMergePolls; ++i) {
       arrived = ptx::load_gpu(counter.arrived);
     }

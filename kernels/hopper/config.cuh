@@ -44,14 +44,14 @@ static_assert(kMathGroups * kMathRegisters + kIoRegisters <= 3 * kEntryRegisters
               "setmaxnreg may not ask for more than the CTA has");
 
 // The schedule: mla_schedule.h.
-inline constexpr int kItemOverhead = 3;
-inline constexpr int kMinShare = 4;
+inline constexpr int kItemOverhead = 2;
+inline constexpr int kMinShare = 2;
 inline constexpr int kMaxFlatMerge = 256;  // all: merged together
 __device__ __forceinline__ constexpr ScheduleRule rule() {
   return {kRows, kTileTokens, kItemOverhead, kMinShare, kMaxFlatMerge};
 }
 // Nanoseconds of a tile on an H200 times the SMs it occupies (docs/hopper-log.md).
-inline constexpr uint32_t kTileCost = kRows == 16 ? 1280 : kRows == 32 ? 1320 : kRows == 64 ? 1810 : 3300;
+inline constexpr uint32_t kTileCost = kRows == 16 ? 1250 : kRows == 32 ? 1270 : kRows == 64 ? 1620 : 3200;
 
 // A KV tile: the latent part in panels of 128 columns, which are keys and values, then the rope part.
 inline constexpr int kPanel = 128;

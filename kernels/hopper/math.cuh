@@ -612,7 +612,8 @@ struct MathWarp {
 
   __device__ __forceinline__ void run() {
     int pieces = 0;
-    uint32_t arrived = 0;  // of the last piece, in thread 0
+    bool described = false;  // the rows are those of the last piece
+    uint32_t arrived = 0;    // of the last piece, in thread 0
     MLA_MARK(20);
     for (ItemReader items(smem.queue, lane); items.next();) {
       const Item& item = items.item();
@@ -659,6 +660,7 @@ struct MathWarp {
       tiles_before += count;
       finish_sums();
       MLA_MARK(23);
+      described = false;
       if (item.tiles == 0 || item.whole()) {
         write_output();
       } else {
@@ -666,19 +668,21 @@ struct MathWarp {
         ptx::mbarrier_wait(ptx::smem_addr(&smem.splits_full[pieces]), 0);
         arrived = publish_piece<Layout>(params, *this, smem.splits[pieces], rank);
         ++pieces;
+        described = true;
         MLA_MARK(24);
       }
     }
-    // The last piece first: its rows are still described.
+    // The last piece first: its rows may still be described.
 #pragma unroll 1
     for (int i = pieces - 1; i >= 0; --i) {
-      if (i < pieces - 1) {
+      if (!described) {
         sync();
         prepare_rows(smem.pieces[i]);
         sync();
-        arrived = 0;
       }
+      described = false;
       merge_together<Layout>(params, *this, smem.splits[i], arrived, rank, kMostSlices);
+      arrived = 0;
       MLA_MARK(28);
     }
     MLA_MARK(29);
