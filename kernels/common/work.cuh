@@ -4,6 +4,7 @@
 // it and hands them to the warps that load and compute.
 #pragma once
 
+#include "kernels/common/mark.cuh"
 #include "kernels/common/mla_schedule.h"
 #include "kernels/common/ptx/barrier.cuh"
 #include "kernels/common/ring.cuh"
@@ -241,6 +242,7 @@ __device__ __forceinline__ void schedule_plain(const ScheduleRule& rule, const D
     least = min(least, next);
     most = max(most, next);
   }
+  MLA_MARK(kLengthsRead);
   least = __reduce_min_sync(0xffffffff, least);
   most = __reduce_max_sync(0xffffffff, most);
   units *= items;
@@ -252,6 +254,7 @@ __device__ __forceinline__ void schedule_plain(const ScheduleRule& rule, const D
   const Line line =
       cut_line(rule, __shfl_sync(0xffffffff, inclusive, 31), least == most ? least : 0, workers);
   if (lane == 0) queue.line = line;
+  MLA_MARK(kLineCut);
   QueueWriter<Queue> writer{queue, lane};
   if (worker < line.workers) {
     const int begin = share_begin(worker, line.length, line.workers),
@@ -280,6 +283,7 @@ __device__ __forceinline__ void schedule_plain(const ScheduleRule& rule, const D
     } else {  // nothing begins here: in the gap behind the last item
       b = params.batch;
     }
+    MLA_MARK(kShareFound);
     const int32_t max_splits = ready ? params.max_splits : 1;
 #pragma unroll 1
     for (; b < params.batch && item_begin < end; ++b, row_tile = 0) {
@@ -303,6 +307,7 @@ __device__ __forceinline__ void schedule_plain(const ScheduleRule& rule, const D
           item.last_tile = last_tile;
           item.tiles = tiles;
           writer.put([&](Item& to) { to = item; });
+          MLA_MARK(kItemPut);
           if (tiles > 0 && !item.whole()) on_split(line, item);
         }
         item_begin += item_units(rule, tiles);
@@ -347,8 +352,7 @@ __device__ __forceinline__ void schedule(const ScheduleRule& rule, const DecodeP
           item.seq_len = request.seq_len;
           item.first_row = static_cast<uint16_t>(row_tile * rule.rows);
           item.visible_first =
-              same ? visible
-                   : visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
+              same ? visible : visible_tokens(params, request, first_token_of(rule, row_tile, params.heads));
           item.visible = visible;
           item.item_begin = item_begin;
           item.first_tile = first_tile;

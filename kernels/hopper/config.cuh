@@ -14,10 +14,6 @@
 #define MLA_ROWS 64
 #endif
 
-#ifndef MLA_MARK
-#define MLA_MARK(point)
-#endif
-
 namespace mla::hopper {
 
 inline constexpr int kHeadDimK = 576;
@@ -87,8 +83,8 @@ using Queue = ItemQueue<4, kMathWarps + 1>;
 
 enum Barrier : uint32_t { kBarrierMath = 1 };  // named barriers; 0 is __syncthreads
 
-// A merged item goes in slices of equal parts of the accumulators: groups of eight rows, then pairs of blocks,
-// then threads (MathWarp::store_partial).
+// A merged item goes in slices of equal parts of the accumulators: groups of eight rows, then pairs of
+// blocks, then threads (MathWarp::store_partial).
 inline constexpr int kRowGroups = kCtaRows / 8;
 inline constexpr int kGroupWords = kBlocks / 2 * kMathThreads;  // of eight rows
 inline constexpr int kMostSlices = 64;

@@ -27,6 +27,7 @@ __device__ __forceinline__ void load_tiles(const DecodeParams& params, Smem& sme
   RingCursor<kStages> ring;
   for (ItemReader items(smem.queue, lane); items.next();) {
     const Item item = items.item();
+    MLA_MARK(kItemTaken);
     if (beyond_table(params, item)) ++bad_pages;
     Chunk ahead{-1, 0, false};
     if (lane < chunks && item.tiles > 0)
@@ -64,6 +65,7 @@ __device__ __forceinline__ void load_tiles(const DecodeParams& params, Smem& sme
           load_box(base + kPanels * kPanelBytes + row * kRope, &params.k_map, full, kHeadDimV, chunk);
         }
       }
+      MLA_MARK(kTileAsked);
       __syncwarp();
       ring.advance();
     }

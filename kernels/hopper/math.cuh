@@ -254,9 +254,11 @@ struct MathWarp {
 #pragma unroll
         for (int i = 0; i < kCtaRows / 2; ++i) s[i] = -INFINITY;
       }
+      MLA_MARK(kScores);
       if (find) more = find_references(item, first_of_pair, second);
       const bool saturates = store_p(sums, second);
       ptx::fence_proxy_async();
+      MLA_MARK(kWeights);
       if (!any(saturates && !find)) break;
       find = true;
     }
@@ -614,10 +616,9 @@ struct MathWarp {
     int pieces = 0;
     bool described = false;  // the rows are those of the last piece
     uint32_t arrived = 0;    // of the last piece, in thread 0
-    MLA_MARK(20);
     for (ItemReader items(smem.queue, lane); items.next();) {
       const Item& item = items.item();
-      MLA_MARK(21);
+      MLA_MARK(kItemTaken);
       sync();  // the item before is done with the rows
       prepare_rows(item);
       clear();
@@ -628,7 +629,7 @@ struct MathWarp {
       sync();
       if (item.tiles > 0) load_q();
       sync();
-      MLA_MARK(22);
+      MLA_MARK(kQueriesLoaded);
 
       const int count = item.last_tile - item.first_tile;
       for (int first = 0; first < count; first += kMathGroups) {
@@ -637,8 +638,11 @@ struct MathWarp {
         const uint32_t stages[kMathGroups] = {stage_of(first), stage_of(whole ? first + 1 : first)};
         const bool has_tile = group == 0 || whole;
         const int own = has_tile ? first + group : first;
+        MLA_MARK(kPair);
         wait_tile(own);
+        MLA_MARK(kTileThere);
         bool more = produce(item, first, has_tile, stage_of(own), false);
+        MLA_MARK(kAgreed);
         wait_tile(group == 0 && whole ? first + 1 : first);
         if (item.visible_first - (item.first_tile + first) * kTileTokens < kPairTokens) {
           clean_values(item, first, stages[0]);
@@ -647,7 +651,9 @@ struct MathWarp {
         for (;;) {
           needs_reference = any_was_far_below();
           const uint32_t p = __shfl_sync(0xffffffff, ptx::wgmma_address(ptx::smem_addr(smem.p[buffer])), 0);
+          MLA_MARK(kProducts);
           multiply(p, stages);
+          MLA_MARK(kPairDone);
           if (!more) break;
           sync();  // the second part's scores are of tiles that others may have cleared
           produce(item, first, has_tile, stage_of(own), true);
@@ -659,7 +665,7 @@ struct MathWarp {
       }
       tiles_before += count;
       finish_sums();
-      MLA_MARK(23);
+      MLA_MARK(kTilesDone);
       described = false;
       if (item.tiles == 0 || item.whole()) {
         write_output();
@@ -669,7 +675,7 @@ struct MathWarp {
         arrived = publish_piece<Layout>(params, *this, smem.splits[pieces], rank);
         ++pieces;
         described = true;
-        MLA_MARK(24);
+        MLA_MARK(kPublished);
       }
     }
     // The last piece first: its rows may still be described.
@@ -683,9 +689,8 @@ struct MathWarp {
       described = false;
       merge_together<Layout>(params, *this, smem.splits[i], arrived, rank, kMostSlices);
       arrived = 0;
-      MLA_MARK(28);
+      MLA_MARK(kMerged);
     }
-    MLA_MARK(29);
   }
 
   // The totals of every row, in smem.totals.
@@ -743,8 +748,8 @@ struct MathWarp {
 
   // ---- split items (merge_together) --------------------------------------------------------------
 
-  // Word (j * kBlocks / 2 + block / 2) * kMathThreads + thread has the accumulators of rows 8 j ... 8 j + 7 of
-  // two blocks of columns, divided by the sums of the rows, as bf16; so a slice is a range of words.
+  // Word (j * kBlocks / 2 + block / 2) * kMathThreads + thread has the accumulators of rows 8 j ... 8 j + 7
+  // of two blocks of columns, divided by the sums of the rows, as bf16; so a slice is a range of words.
   __device__ __forceinline__ void store_partial(int slot) {
     const int n = ptx::thread_id();
     if (n < kCtaRows) {
@@ -762,7 +767,7 @@ struct MathWarp {
       for (int pair = 0; pair < kBlocks / 2; ++pair) {
         const auto two = [&](const float(&a)[kCtaRows / 2], int i) {
           return ptx::cvt_bf16x2(a[4 * j + i] * (i % 2 == 0 ? scales.x : scales.y),
-                                a[4 * j + i + 2] * (i % 2 == 0 ? scales.x : scales.y));
+                                 a[4 * j + i + 2] * (i % 2 == 0 ? scales.x : scales.y));
         };
         // Two columns of the even and of the odd row, of the first and the second block.
         const auto &first = acc[2 * pair], &second = acc[2 * pair + 1];
@@ -780,8 +785,8 @@ struct MathWarp {
   }
 
   // The weights of all splits for rows [first, first + rows), by split: their shares of the sums, times the
-  // scale of the output. A warp a row, or with few splits a thread a row. `write_lse`: this slice is the first
-  // of the rows.
+  // scale of the output. A warp a row, or with few splits a thread a row. `write_lse`: this slice is the
+  // first of the rows.
   template <class List>
   __device__ __forceinline__ void weigh_splits(const List& list, int first, int rows, bool write_lse) {
     const int splits = list.splits, n = ptx::thread_id();
@@ -851,8 +856,8 @@ struct MathWarp {
     }
   }
 
-  // Sums the splits from `begin` on, every `step`-th, of kWords words kMathThreads apart. Eight loads are under
-  // way at once: what counts is the latency.
+  // Sums the splits from `begin` on, every `step`-th, of kWords words kMathThreads apart. Eight loads are
+  // under way at once: what counts is the latency.
   template <int kWords, class List>
   __device__ __forceinline__ void sum_splits(const List& list, int first_word, int rows, int begin, int step,
                                              WordSums (&sums)[kWords]) const {
@@ -908,10 +913,10 @@ struct MathWarp {
     const int first = slice * words;
     const int rows = max(words / kGroupWords, 1) * 8;
     const int n = ptx::thread_id();
-    MLA_MARK(25);
+    MLA_MARK(kSliceTaken);
     weigh_splits(list, first / kGroupWords * 8, rows, first % kGroupWords == 0);
     sync();
-    MLA_MARK(26);
+    MLA_MARK(kSlicesWeighed);
     if (words >= 4 * kMathThreads) {
 #pragma unroll 1
       for (int word = first + n; word < first + words; word += 4 * kMathThreads) {

@@ -73,6 +73,7 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
   const int rank = kClusterSize > 1 ? ptx::cluster_ctarank() : 0;
+  MLA_MARK(kStart);
 
   if (warp == kLoaderWarp && lane == 0) {
     ptx::prefetch_tensor_map(&params.k_map);
@@ -90,6 +91,7 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
     ptx::cluster_arrive();
     ptx::cluster_wait();
   }
+  MLA_MARK(kReady);
   // Everything below may read what the previous kernel of the stream wrote.
   ptx::griddepcontrol_wait();
 
@@ -117,6 +119,7 @@ extern "C" __global__ void __cluster_dims__(mla::hopper::kClusterSize, 1, 1)
     MathWarp(params, smem, rank, warp, lane).run();
   }
 
+  MLA_MARK(kEnd);
   ptx::griddepcontrol_launch_dependents();
   if constexpr (kClusterSize > 1) {  // no CTA leaves while another may still write to its shared memory
     __syncwarp();

@@ -269,8 +269,8 @@ uint64_t Selector::cost(const Entry& entry, const Wanted& w) {
   uint64_t units = 0;  // of the worker that has most of them
   bool split = true;
   if (items <= kMostUnits / each) {
-    const Line line =
-        cut_line(rule, static_cast<int32_t>(items * each), static_cast<int32_t>(each), static_cast<int32_t>(workers));
+    const Line line = cut_line(rule, static_cast<int32_t>(items * each), static_cast<int32_t>(each),
+                               static_cast<int32_t>(workers));
     units = static_cast<uint64_t>(share_begin(1, line.length, line.workers));
     split = units % each != 0;
   } else {  // more than a launch can have: what matters is the order
@@ -386,9 +386,10 @@ std::string Selector::explain(const mla_problem& problem) const {
     const cubin::Facts& f = kernel.facts;
     const uint64_t count = tiles[order[i]];
     serves[order[i]] = true;
-    out += text("rank ", i + 1, ": ", kernel.id, " (sm_", kernel.target.sm, kernel.target.suffix, ", cost ",
-                costs[order[i]], w.sm_count == 0 ? " = " : " ns with ", count,
-                count == 1 ? " row tile of " : " row tiles of ", f.tile_cost, ", priority ", f.priority, ")\n");
+    out +=
+        text("rank ", i + 1, ": ", kernel.id, " (sm_", kernel.target.sm, kernel.target.suffix, ", cost ",
+             costs[order[i]], w.sm_count == 0 ? " = " : " ns with ", count,
+             count == 1 ? " row tile of " : " row tiles of ", f.tile_cost, ", priority ", f.priority, ")\n");
   }
   for (uint32_t i = 0; i < kernels_->size(); ++i) {
     if (!serves[i]) out += text("passed over: ", (*kernels_)[i].id, ": ", reasons_against(i, problem), "\n");

@@ -152,6 +152,50 @@ TEST(Select, LeastCostThenPriorityThenId) {
             "rank 5: rows16 (sm_120f, cost 10800 = 12 row tiles of 900, priority 0)\n");
 }
 
+// With batch, length and multiprocessors the cost is the modelled time of the busiest worker.
+TEST(Select, HintsOfBatchAndLength) {
+  TestBundle files;
+  const auto add = [&](const char* id, uint32_t rows, uint32_t cluster_size, uint32_t tile_cost) {
+    cubin::Facts& facts = files.add(id).facts;
+    facts.rows = rows;
+    facts.cluster_size = cluster_size;
+    facts.tile_cost = tile_cost;
+    facts.item_overhead = 2;
+    facts.min_share = 2;
+    facts.max_workers = 256;
+  };
+  add("rows16", 16, 1, 1250);
+  add("rows64", 64, 1, 1620);
+  add("rows128", 128, 2, 3200);
+  files.write();
+  const Bundle bundle = open_bundle(files);
+  mla_problem problem = problem_for(12, 0);
+  problem.heads = 128;
+  EXPECT_EQ(selected(bundle, problem), "rows128") << "3200 against 2 * 1620 and 8 * 1250";
+  // One request of 16 tiles: eight row tiles of 16 fill the device better than one of 128.
+  problem.batch = 1;
+  problem.seq_len = 1024;
+  EXPECT_EQ(selected(bundle, problem), "rows128") << "a hint is missing";
+  problem.sm_count = 132;
+  // 8 * 18 units on 72 workers: 2 and a merge of 8 are 10 * 1250 ns; 2 * 18 on 18: 10 * 1620; 18 on 9:
+  // 10 * 3200 / 2.
+  EXPECT_EQ(explain(bundle, problem),
+            "rank 1: rows16 (sm_120f, cost 12500 ns with 8 row tiles of 1250, priority 0)\n"
+            "rank 2: rows128 (sm_120f, cost 16000 ns with 1 row tile of 3200, priority 0)\n"
+            "rank 3: rows64 (sm_120f, cost 16200 ns with 2 row tiles of 1620, priority 0)\n");
+  // Many requests: as without hints. 64 whole items of 130 units on 66 clusters; 128 on 132 CTAs.
+  problem.batch = 64;
+  problem.seq_len = 8192;
+  EXPECT_EQ(explain(bundle, problem),
+            "rank 1: rows128 (sm_120f, cost 208000 ns with 1 row tile of 3200, priority 0)\n"
+            "rank 2: rows64 (sm_120f, cost 210600 ns with 2 row tiles of 1620, priority 0)\n"
+            "rank 3: rows16 (sm_120f, cost 641250 ns with 8 row tiles of 1250, priority 0)\n");
+  // More than a launch can have is no reason to fail.
+  problem.batch = 0x7fffffff;
+  problem.seq_len = 0x7fffffff;
+  EXPECT_EQ(selected(bundle, problem), "rows128");
+}
+
 // The target comes before the cost: a kernel for the family is no substitute for one for the chip.
 TEST(Select, TargetBeforeCost) {
   TestBundle files;

@@ -134,10 +134,7 @@ __device__ __forceinline__ void store_gpu(uint32_t* counter, uint32_t v) {
 // Adds at device scope without ordering anything else.
 __device__ __forceinline__ uint32_t add_gpu(uint32_t* counter, uint32_t n) {
   uint32_t old;
-  asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;"
-               : "=r"(old)
-               : "l"(counter), "r"(n)
-               : "memory");
+  asm volatile("atom.add.relaxed.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(counter), "r"(n) : "memory");
   return old;
 }
 
