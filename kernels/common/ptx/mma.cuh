@@ -38,7 +38,7 @@ __device__ __forceinline__ void mma_e4m3_block_scaled(float (&d)[4], const uint3
         "f"(c[3]), "r"(kOnes));
 }
 
-// Stores four (two, one) 8x8 matrices of 16-bit elements, transposed: lane l gives the address of column l
+// Stores four (two) 8x8 matrices of 16-bit elements, transposed: lane l gives the address of column l
 // % 8, which becomes a row of 16 bytes, of matrix l / 8.
 __device__ __forceinline__ void stmatrix_x4_trans(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2,
                                                   uint32_t r3) {
@@ -50,10 +50,6 @@ __device__ __forceinline__ void stmatrix_x4_trans(uint32_t addr, uint32_t r0, ui
 __device__ __forceinline__ void stmatrix_x2_trans(uint32_t addr, uint32_t r0, uint32_t r1) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(addr), "r"(r0), "r"(r1)
                : "memory");
-}
-
-__device__ __forceinline__ void stmatrix_x1_trans(uint32_t addr, uint32_t r) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(addr), "r"(r) : "memory");
 }
 
 }  // namespace mla::ptx
