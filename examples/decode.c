@@ -105,6 +105,8 @@ int main(int argc, char** argv) {
   mla_problem problem = MLA_PROBLEM_INIT; /* 0 means e4m3 inputs, bf16 output, 576/512, q_len 1 */
   problem.heads = HEADS;
   problem.page_size = PAGE_SIZE;
+  problem.batch = BATCH; /* hints: few or short requests go to kernels of fewer rows */
+  problem.seq_len = MAX_PAGES * PAGE_SIZE;
   mla_kernel* kernel; /* once per device */
   CHECK_MLA(mla_prepare(bundle, &problem, NULL, &kernel));
 

@@ -71,7 +71,8 @@ def main():
     path = sys.argv[2].encode() if len(sys.argv) > 2 else None
     check_mla(mla.mla_bundle_open(path, None, byref(bundle)))
 
-    problem = mla_abi.Problem(heads=HEADS, page_size=PAGE_SIZE)
+    problem = mla_abi.Problem(heads=HEADS, page_size=PAGE_SIZE, batch=BATCH,
+                              seq_len=MAX_PAGES * PAGE_SIZE)  # batch, seq_len: hints
     kernel = c_void_p()
     check_mla(mla.mla_prepare(bundle, byref(problem), None, byref(kernel)))
 
