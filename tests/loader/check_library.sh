@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The shared library from outside: what it needs, its name, its size, what it exports.
-# check_library.sh LIBRARY EXPORTS.map
+# The shared library from outside: what it needs, its name, its size, what it exports, and that it does not
+# tell where it was built.
+# check_library.sh LIBRARY EXPORTS.map FOLDER...    (FOLDER: of the sources, of the build)
 set -eu
 library=$1
 map=$2
+shift 2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
@@ -31,6 +33,7 @@ grep -qE 'TEXTREL' "$scratch/dynamic" && fail "has text relocations"
 readelf -lW "$library" >"$scratch/segments"
 grep -q GNU_RELRO "$scratch/segments" || fail "has no RELRO"
 grep -qE '\((FLAGS|FLAGS_1)\).*(BIND_NOW|NOW)' "$scratch/dynamic" || fail "is not bound at load"
+grep -q GNU_STACK "$scratch/segments" || fail "does not say that its stack is not executable"
 grep -qE 'GNU_STACK.* RWE ' "$scratch/segments" && fail "has an executable stack"
 grep -qE '\(FLAGS_1\).*NODELETE' "$scratch/dynamic" || fail "can be unloaded"
 nm -D --undefined-only "$library" >"$scratch/undefined"
@@ -40,6 +43,11 @@ grep -qE ' __[a-z]+_chk(@|$)' "$scratch/undefined" || fail "has no fortified fun
 strip -o "$scratch/stripped" "$library"
 size=$(stat -c %s "$scratch/stripped")
 [ "$size" -le 2097152 ] || fail "has $size bytes stripped, at most 2097152"
+
+# As users get it, without debug information.
+for folder in "$@"; do
+  grep -qaF "$folder/" "$scratch/stripped" && fail "holds the build path $folder/"
+done
 
 # Every export is in the map and the header's own, and nothing else is exported.
 nm -D --defined-only "$library" | sed -n 's/.* [TDBRVW] \([^@]*\).*/\1/p' | sort >"$scratch/exported"
