@@ -61,9 +61,16 @@ need_build_tools() {
     die "cmake is $cmake_version; 3.25 or later is needed"
 }
 
-# What only tests need: they compile the public header with a second compiler.
+# What only tests need: a second compiler for the public header, and the languages of examples/.
 need_test_tools() {
-  have clang++ || install_packages clang
+  local missing=()
+  have clang++ || missing+=(clang)
+  have rustc || missing+=(rustc)
+  have javac || missing+=(openjdk-17-jdk-headless)
+  [ -e /usr/share/java/jna.jar ] || missing+=(libjna-java)
+  have luajit || missing+=(luajit)
+  have ruby || missing+=(ruby)
+  [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
 }
 
 # True if $1 is an nvcc of CUDA 13.0 or later.

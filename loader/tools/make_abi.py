@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes the C ABI of loader/include/mla_loader.h, for bindings in other languages.
 
-    make_abi.py            writes loader/abi.json and examples/mla_abi.py
-    make_abi.py --check    exit code 1 if either is not what the header says
+    make_abi.py            writes loader/abi.json, examples/mla_abi.py and the bindings of abi_languages.py
+    make_abi.py --check    exit code 1 if any of them is not what the header says
     make_abi.py --probe    prints a C program whose compilation proves the layouts
 
 The reader takes the small part of C that the header is written in and refuses anything else, so
@@ -15,6 +15,9 @@ import json
 import pathlib
 import re
 import sys
+
+sys.dont_write_bytecode = True
+import abi_languages  # noqa: E402, beside this file
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADER = ROOT / "loader/include/mla_loader.h"
@@ -258,8 +261,11 @@ def main():
         print(to_probe(abi), end="")
         return 0
     stale = 0
-    for path, text in ((JSON_FILE, to_json(abi)), (PYTHON_FILE, to_python(abi))):
+    written = [(JSON_FILE, to_json(abi)), (PYTHON_FILE, to_python(abi))]
+    written += [(ROOT / path, make(abi)) for path, make in abi_languages.BINDINGS.items()]
+    for path, text in written:
         if not arguments.check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
             print(f"{path} is not what {arguments.header.name} says: run loader/tools/make_abi.py")

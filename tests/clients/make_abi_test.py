@@ -48,7 +48,9 @@ class MakeAbi(unittest.TestCase):
         code, text = run(HEADER.replace("#define MLA_LAUNCH_PDL 0x1u", "#define MLA_LAUNCH_PDL 0x4u"), "--check")
         self.assertEqual(code, 1, text)
         self.assertIn("loader/abi.json is not what", text)
-        self.assertIn("examples/mla_abi.py is not what", text)
+        for path in ("mla_abi.py", "rust/mla_abi.rs", "go/mla_abi.go", "java/MlaAbi.java", "lua/mla_abi.lua",
+                     "ruby/mla_abi.rb"):
+            self.assertIn(f"examples/{path} is not what", text)
 
 
 if __name__ == "__main__":
