@@ -10,7 +10,9 @@ import pathlib
 import re
 import sys
 
-LISTS = {"loader/src/exports.map": r"^ *(mla_\w+);", "tests/regression/loader_api.h": r"X\((mla_\w+)\)"}
+LISTS = {"loader/src/exports.map": r"^ *(mla_\w+);",
+         "loader/include/mla_loader.hpp": r"X\((mla_\w+)\)",
+         "tests/regression/loader_api.h": r"X\((mla_\w+)\)"}
 
 
 def main():

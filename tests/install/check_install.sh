@@ -39,6 +39,11 @@ use() { # prefix work-folder
   expect "mla_loader 0.1.0 selects installed_kernel" "$work/consumer"
   expect "0.1.0" env PKG_CONFIG_PATH="$libdir/pkgconfig" pkg-config --modversion mla_loader
 
+  [ -f "$prefix/include/mla_loader.hpp" ] || die "mla_loader.hpp is not installed"
+  # shellcheck disable=SC2086
+  c++ -std=c++17 -Wall -Wextra -Werror "$sources/consumer.cc" -o "$work/consumer_cxx" $flags -ldl "-Wl,-rpath,$libdir"
+  expect "linked and loaded: bundle test with 1 kernels" "$work/consumer_cxx" "$libdir/libmla_loader.so.0"
+
   cc -I"$prefix/include" "$sources/dlopen.c" -o "$work/dlopen" -ldl
   expect "dlopen finds bundle test with 1 kernels" "$work/dlopen" "$libdir/libmla_loader.so.0"
 }
