@@ -119,16 +119,18 @@ void resolve(uint32_t index) {
   kernel.cannot_run = std::string("no device for ") + kernel.info.target + "; found " + found;
 }
 
-class DecodeTest : public testing::Test {
+// A case of a kernel of the bundle, on the device that it is prepared on.
+class KernelTest : public testing::Test {
  public:
   // `why_not`: why the kernel cannot serve the case; "" if it can.
-  DecodeTest(uint32_t index, std::string name, DecodeCase c, std::string why_not)
-      : index_(index), name_(std::move(name)), c_(std::move(c)), why_not_(std::move(why_not)) {}
+  KernelTest(uint32_t index, std::string name, std::string why_not)
+      : index_(index), name_(std::move(name)), why_not_(std::move(why_not)) {}
 
-  void TestBody() override {
+  void TestBody() final {
     KernelRecord& kernel = suite.kernels[index_];
     try {
-      run(kernel);
+      prepare(kernel);
+      if (!HasFailure() && !IsSkipped()) run(kernel);
     } catch (const DriverError& error) {
       // A call may fail by itself (no memory), or leave a context that nothing works in any more.
       if (suite.driver.cuCtxSynchronize() != 0) suite.lost = error.what() + std::string(" in ") + name_;
@@ -143,8 +145,15 @@ class DecodeTest : public testing::Test {
     }
   }
 
+ protected:
+  // The kernel is prepared and its context current.
+  virtual void run(KernelRecord& kernel) = 0;
+
+  const std::string& name() const { return name_; }
+  uint64_t seed() const { return suite.settings.seed + std::hash<std::string>{}(name_); }
+
  private:
-  void run(KernelRecord& kernel) {
+  void prepare(KernelRecord& kernel) {
     ASSERT_EQ(suite.lost, "") << "the device was lost in an earlier test";
     resolve(index_);
     if (!kernel.cannot_run.empty()) {
@@ -158,7 +167,20 @@ class DecodeTest : public testing::Test {
       GTEST_SKIP() << why_not_;
     }
     MLA_CU(suite.driver, cuCtxSetCurrent, kernel.context);
+  }
 
+  const uint32_t index_;
+  const std::string name_;
+  const std::string why_not_;
+};
+
+class DecodeTest : public KernelTest {
+ public:
+  DecodeTest(uint32_t index, std::string name, DecodeCase c, std::string why_not)
+      : KernelTest(index, std::move(name), std::move(why_not)), c_(std::move(c)) {}
+
+ private:
+  void run(KernelRecord& kernel) override {
     const PreparedKernel& prepared = *kernel.prepared;
     const reference::Format q_format = format_of(prepared.info.q_dtype);
     const reference::Format kv_format = format_of(prepared.info.kv_dtype);
@@ -183,8 +205,7 @@ class DecodeTest : public testing::Test {
     for (size_t step = 0; step < c_.steps.size(); ++step) {
       std::vector<DecodeData> data;
       for (size_t i = 0; i < runners.size(); ++i) {
-        const uint64_t seed = suite.settings.seed + std::hash<std::string>{}(name_) + 1000 * i;
-        data.push_back(make_data(c_, layout, q_format, kv_format, step, seed));
+        data.push_back(make_data(c_, layout, q_format, kv_format, step, seed() + 1000 * i));
         runners[i]->upload(data[i]);
       }
       std::vector<Outputs> first;
@@ -251,10 +272,10 @@ class DecodeTest : public testing::Test {
 
   void compare_with_recorded(const KernelRecord& kernel, const Outputs& outputs) {
     const Settings& settings = suite.settings;
-    const std::string name = std::string(kernel.info.id) + "." + name_;
-    if (!settings.record_outputs.empty()) suite.recorded[name] = sample_outputs(outputs);
+    const std::string full_name = std::string(kernel.info.id) + "." + name();
+    if (!settings.record_outputs.empty()) suite.recorded[full_name] = sample_outputs(outputs);
     if (settings.check_outputs.empty()) return;
-    const auto recorded = suite.recorded.find(name);
+    const auto recorded = suite.recorded.find(full_name);
     if (recorded == suite.recorded.end()) return;
     double error = 0;
     const std::string fault = compare_samples(sample_outputs(outputs), recorded->second, &error);
@@ -268,47 +289,20 @@ class DecodeTest : public testing::Test {
            (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
   }
 
-  const uint32_t index_;
-  const std::string name_;
   const DecodeCase c_;
-  const std::string why_not_;
 };
 
-class MergeTest : public testing::Test {
+class MergeTest : public KernelTest {
  public:
-  MergeTest(uint32_t index, MergeCase c) : index_(index), c_(c) {}
-
-  void TestBody() override {
-    KernelRecord& kernel = suite.kernels[index_];
-    try {
-      run(kernel);
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-    }
-    if (HasFailure()) {
-      ++kernel.failures;
-    } else if (!IsSkipped()) {
-      ++kernel.ran;
-    }
-  }
+  MergeTest(uint32_t index, MergeCase c) : KernelTest(index, c.name, ""), c_(c) {}
 
  private:
-  void run(KernelRecord& kernel) {
-    ASSERT_EQ(suite.lost, "") << "the device was lost in an earlier test";
-    resolve(index_);
-    if (!kernel.cannot_run.empty()) {
-      ++kernel.skipped;
-      GTEST_SKIP() << kernel.cannot_run;
-    }
-    ASSERT_EQ(kernel.failed, "");
-    MLA_CU(suite.driver, cuCtxSetCurrent, kernel.context);
-    const auto faults = run_merge(suite.driver, suite.api, *kernel.prepared, c_,
-                                  suite.settings.seed + std::hash<std::string>{}(c_.name),
+  void run(KernelRecord& kernel) override {
+    const auto faults = run_merge(suite.driver, suite.api, *kernel.prepared, c_, seed(),
                                   &kernel.errors.exact_row, &kernel.errors.lse);
     for (const std::string& fault : faults) ADD_FAILURE() << fault;
   }
 
-  const uint32_t index_;
   const MergeCase c_;
 };
 
